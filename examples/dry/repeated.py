@@ -6,6 +6,14 @@ import torch
 WIDTH, WORDS = 512, 128
 
 
+class Data(torch.utils.data.Dataset):
+    def __len__(self) -> int:
+        return 1024
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.randn(WORDS, WIDTH)
+
+
 class Block(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -30,11 +38,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--batch-size", type=int, default=64)
     batch = parser.parse_args().batch_size
-    data = torch.utils.data.DataLoader(torch.randn(1024, WORDS, WIDTH), batch_size=batch)
+    data = torch.utils.data.DataLoader(Data(), batch_size=batch)
     model = Net().cuda()
     optimizer = torch.optim.AdamW(model.parameters())
     for x in data:
-        loss = model(x.cuda()).square().mean()
+        output = model(x.cuda())
+        loss = output.square().mean()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)

@@ -1,51 +1,22 @@
-"""`cenote dry-run --advise`: what each remedy gives, by running small programs with it, beside what arithmetic says it must give."""
+"""`cenote dry-run --advise`: what each remedy gives, beside the same program with the line written into it by hand, and beside what arithmetic says.
+
+A row is right if the program, changed by hand as the row says, needs what the row says, to the byte: EDITS has the edit for each remedy.
+test_advice_trainers.py does that with programs of the Trainers of Transformers and Lightning.
+"""
+import importlib.util
 import json
 import textwrap
 
 import pytest
-from conftest import caller, nursery_with
+from conftest import ROOT, caller, nursery_with
 from spoken import said
 
 MIB = 1 << 20
-BLOCKS, WIDTH, ROWS = 12, 256, 4096
-ACTIVATION = ROWS * WIDTH * 4  # bytes of what a block gets, 4 MiB
-PARAMETERS = BLOCKS * 4 * (8 * WIDTH * WIDTH + 5 * WIDTH)
+STEPS = 3  # the peak is in the second one, and a program that steps in backward ends within its last
+EXAMPLE = ROOT / "examples/dry/repeated.py"
+PAGE = (ROOT / "docs/dry-run.md").read_text(encoding="utf-8")
 
 pytestmark = [pytest.mark.torch, pytest.mark.simulation]
-
-MODEL = f"""
-    import torch
-
-    class Block(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.up, self.down = torch.nn.Linear({WIDTH}, {4 * WIDTH}), torch.nn.Linear({4 * WIDTH}, {WIDTH})
-
-        def forward(self, x):
-            return x + self.down(torch.relu(self.up(x)))
-
-    class Net(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layers = torch.nn.ModuleList([Block() for _ in range({BLOCKS})])
-
-        def forward(self, x):
-            for layer in self.layers:
-                x = layer(x)
-            return x
-
-    model = Net().cuda()
-"""
-LOOP = f"""
-    for step in range(3):
-        loss = model(torch.zeros({ROWS}, {WIDTH}, device="cuda")).sum()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-"""
-KEEPING = LOOP.replace("zero_grad()", "zero_grad(set_to_none=False)")
-SGD = "    optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
-ADAM = "    optimizer = torch.optim.AdamW(model.parameters())\n"
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +34,11 @@ def nursed_run(python, clean, tmp_path):
 
 @pytest.fixture
 def advised(nursed_run, tmp_path):
-    """advised(code, OPTION...): the finished command, and rows of its table by the names of their remedies."""
+    """advised(CODE, OPTION...): the finished command, rows of its table by the names of their remedies, and its JSON."""
     def call(code, *options, only="", gpu="4GiB"):
         (tmp_path / "train.py").write_text(textwrap.dedent(code))
-        done = nursed_run("dry-run", "--gpu", gpu, f"--advise={only}" if only else "--advise", "--json", "out.json", *options, "train.py")
+        asked = f"--advise={only}" if only else "--advise"
+        done = nursed_run("dry-run", "--gpu", gpu, "--steps", STEPS, asked, "--json", "out.json", *options, "train.py")
         assert (tmp_path / "out.json").exists(), done.stderr
         found = json.loads((tmp_path / "out.json").read_text())
         rows = {" + ".join(row["remedies"]) + (f" {row['value']}" if row["value"] else ""): row for row in found["advice"]["rows"]}
@@ -74,50 +46,130 @@ def advised(nursed_run, tmp_path):
     return call
 
 
-def test_activations_and_types(advised):
-    """With checkpointing, forward keeps the input of each block, and backward what one block makes. With autocast, what products make is half as
-    large. With bfloat16 all is."""
-    done, rows, found = advised(MODEL + ADAM + KEEPING, only="checkpointing,autocast,bfloat16,8bit,freed-gradients")
-    assert done.returncode == 0, done.stderr
-    advice, device = found["advice"], found["processes"][0]["devices"]["0"]
-    kinds, needs = device["kinds"], found["advice"]["as_it_is"]
-    assert needs == device["live_peak"] + device["others"] and needs == found["least_needed"]
+@pytest.fixture
+def by_hand(nursed_run, tmp_path):
+    """by_hand(CODE, EDITS, ARGUMENT...): what the edited program needs."""
+    def call(code, edits, *arguments, options=(), gpu="80GiB"):
+        for old, new in edits:
+            assert code.count(old) == 1, old
+            code = code.replace(old, new)
+        (tmp_path / "by_hand.py").write_text(textwrap.dedent(code))
+        done = nursed_run("dry-run", "--gpu", gpu, "--steps", STEPS, *options, "--json", "by_hand.json", "by_hand.py", *arguments)
+        found = json.loads((tmp_path / "by_hand.json").read_text())
+        assert found["verdict"] == "fits", done.stdout
+        return found["least_needed"]
+    return call
+
+
+# --- by hand
+
+MODEL, OPTIMIZER, CALL = "model = Net().cuda()", "optimizer = torch.optim.AdamW(model.parameters())", "output = model(x.cuda())"
+STEP = "optimizer.step()\n        optimizer.zero_grad(set_to_none=False)"
+IN_BACKWARD = """optimizers = {parameter: torch.optim.AdamW([parameter]) for parameter in model.parameters()}
+
+    def step_and_free(parameter):
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(step_and_free)"""
+SHARDED = """import os
+    from torch.distributed.fsdp import fully_shard
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    torch.distributed.init_process_group("nccl")
+    model = Net()
+    for block in model.layers:
+        fully_shard(block)
+    fully_shard(model)"""
+EDITS = {  # of EXAMPLE: what is replaced, and by what
+    "checkpointing": [("x = layer(x)", "x = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)")],
+    "autocast": [(CALL, 'with torch.autocast("cuda", torch.bfloat16):\n            output = model(x.cuda())')],
+    "bfloat16": [(MODEL, "model = Net().to(torch.bfloat16).cuda()"), (CALL, "output = model(x.cuda().to(torch.bfloat16))")],
+    "fused": [(OPTIMIZER, "optimizer = torch.optim.AdamW(model.parameters(), fused=True)")],
+    "8bit": [(OPTIMIZER, "import bitsandbytes\n    optimizer = bitsandbytes.optim.AdamW8bit(model.parameters())")],
+    "in-backward": [(OPTIMIZER, IN_BACKWARD), (STEP, "pass")],
+    "freed-gradients": [(STEP, "optimizer.step()\n        optimizer.zero_grad()")],
+    "fsdp": [(MODEL, SHARDED)],
+    "batch-argument": [("default=64", "default=32")],
+    "batch": [("parser.parse_args().batch_size", "32")],
+}
+ROW = "| {} | {:,} | {:,} | {:,} |"
+BITSANDBYTES = "8bit", 2039721472, 2039721472  # 0.50.2, which is not installed for the tests: measured once
+
+
+def test_rows_are_true(advised, by_hand):
+    """And the table in docs/dry-run.md is made of them."""
+    code = EXAMPLE.read_text()
+    has_bitsandbytes = importlib.util.find_spec("bitsandbytes") is not None
+    done, rows, found = advised(code, only="checkpointing,autocast,bfloat16,fused,8bit,in-backward,freed-gradients,fsdp=4", gpu="80GiB")
+    assert done.returncode == 0 and len(rows) == 8, done.stderr
+    lines = []
+    for name, row in rows.items():
+        name = name.partition(" ")[0]
+        if name == "8bit" and not has_bitsandbytes:
+            hand = BITSANDBYTES[2]
+            assert row["needs"] == BITSANDBYTES[1]
+        else:
+            hand = by_hand(code, EDITS[name], options=["--world", "4"] if name == "fsdp" else [])
+        assert row["needs"] == hand, (name, row["needs"], hand)
+        lines.append(ROW.format(f"`{name}`" + (" over 4 GPUs" if name == "fsdp" else ""), row["needs"], hand, row["needs"] - hand))
+    table = "\n".join(lines)
+    assert table in PAGE, table
+    check_kinds(rows, found["processes"][0]["devices"]["0"], found["advice"]["as_it_is"])
+
+
+@pytest.mark.deep
+def test_the_screen_in_the_documents(nursed_run):
+    done = nursed_run("dry-run", "--gpu", "1500MiB", "--advise", "--quiet", EXAMPLE)
+    assert done.returncode == 1
+    assert "```\n" + done.stdout[done.stdout.index("what would help"):] + "```" in PAGE, done.stdout
+
+
+BLOCKS, WIDTH, SAMPLES = 12, 512, 64 * 128  # of EXAMPLE
+ACTIVATION = SAMPLES * WIDTH * 4  # bytes of what a block gets, 16 MiB
+WEIGHTS = BLOCKS * 8 * WIDTH * WIDTH
+PARAMETERS = 4 * (WEIGHTS + BLOCKS * 5 * WIDTH)
+
+
+def check_kinds(rows, device, needs):
+    """What arithmetic says of these rows. With checkpointing, forward keeps the input of each block, and backward what one block makes. With
+    autocast, what products make is half as large. With bfloat16 all is. A rank of 4 has a quarter of parameters and state."""
+    kinds = device["kinds"]
+    assert needs == device["live_peak"] + device["others"]
     # as it is, a block keeps its input, and four times that from relu, which down needs, too; up's result is freed
     assert kinds["activations"] >= (BLOCKS - 1) * 5 * ACTIVATION
-    checkpointing, autocast, half, eight = (rows[name] for name in ("checkpointing", "autocast", "bfloat16", "8bit"))
+    checkpointing, half, eight, sharded = (rows[name] for name in ("checkpointing", "bfloat16", "8bit", "fsdp 4"))
     assert needs - checkpointing["needs"] == checkpointing["saved"] > (BLOCKS - 2) * 4 * ACTIVATION
     assert BLOCKS * ACTIVATION <= sum(size for kind, size in checkpointing["kinds"].items() if kind.startswith("activations")) < 24 * ACTIVATION
     assert (checkpointing["title"], checkpointing["numerics"]) == ("checkpointing, 12 blocks Block", "same")
-    assert autocast["saved"] > (BLOCKS - 2) * ACTIVATION and autocast["kinds"]["parameters"] == kinds["parameters"]
+    assert rows["autocast"]["saved"] > (BLOCKS - 2) * ACTIVATION and rows["autocast"]["kinds"]["parameters"] == kinds["parameters"]
     assert half["kinds"]["parameters"] == PARAMETERS // 2 and kinds["parameters"] == PARAMETERS
     assert half["kinds"]["optimizer state"] == pytest.approx(PARAMETERS, rel=0.01) and half["saved"] > 0.4 * sum(kinds.values())
     # two bytes for each number of a weight, two scales of 4 bytes for each 256, eight bytes for each number of a bias, and the two maps
-    weights = BLOCKS * 8 * WIDTH * WIDTH
-    expected = weights * (2 + 8 / 256) + BLOCKS * 5 * WIDTH * 8 + 2048
+    expected = WEIGHTS * (2 + 8 / 256) + BLOCKS * 5 * WIDTH * 8 + 2048
     assert expected <= eight["kinds"]["optimizer state"] < expected + 24 * 4 * 512 and eight["numerics"] == "rounded"
     assert 2 * PARAMETERS <= kinds["optimizer state"] < 2 * PARAMETERS + 24 * 4 * 512
     # gradients of the step before are there as backward begins; without them, the last block has new ones before much else is freed
     assert 0.85 * PARAMETERS <= rows["freed-gradients"]["saved"] <= PARAMETERS
-    assert all(row["verdict"] == "fits" for row in rows.values()) and "torch.utils.checkpoint.checkpoint(block" in done.stdout
-    assert advice["left_out"] == {}
+    assert sharded["title"] == "FSDP, over 4 GPUs" and sharded["kinds"]["optimizer state"] == pytest.approx(kinds["optimizer state"] / 4, rel=0.02)
+    assert all(row["verdict"] == "fits" for row in rows.values())
 
 
 NUMBERS = 1 << 18
-WEIGHTS = 24 * 4 * NUMBERS
+ALONE = 24 * 4 * NUMBERS
 WEIGHTS_ALONE = f"""
     import torch
 
     class Sums(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.weights = torch.nn.ParameterList(torch.zeros({NUMBERS}, device="cuda") for _ in range(24))
+            self.weights = torch.nn.ParameterList(torch.zeros(size, device="cuda") for size in [{NUMBERS}] * 24 + [4095, 4096, 4097])
 
         def forward(self):
             return sum(weight.sum() for weight in self.weights)
 
     model = Sums()
     optimizer = torch.optim.AdamW(model.parameters())
-    for step in range(3):
+    for step in range(4):
         loss = model()
         optimizer.zero_grad()
         loss.backward()
@@ -126,25 +178,32 @@ WEIGHTS_ALONE = f"""
 
 
 def test_steps(advised):
-    """A program of weights alone, 24 alike, whose peak is in the step: parameters, gradients, two states, and the square roots of foreach."""
+    """A program of weights alone, 24 alike, whose peak is in the step: parameters, gradients, two states, and the square roots of foreach. Of three
+    small ones, the one with fewer than 4096 numbers has float32 states."""
     done, rows, found = advised(WEIGHTS_ALONE, only="fused,8bit,in-backward,freed-gradients")
     assert done.returncode == 0, done.stderr
     whole = found["processes"][0]["devices"]["0"]["live_peak"]
-    assert 5 * WEIGHTS <= whole < 5 * WEIGHTS + MIB
+    assert 5 * ALONE <= whole < 5 * ALONE + MIB
     left = {name: whole - row["saved"] for name, row in rows.items()}
-    assert 4 * WEIGHTS <= left["fused"] < 4 * WEIGHTS + MIB and rows["fused"]["line"] == "AdamW(..., fused=True)"
+    assert 4 * ALONE <= left["fused"] < 4 * ALONE + MIB and rows["fused"]["line"] == "AdamW(..., fused=True)"
     one = 4 * NUMBERS
-    assert 3 * WEIGHTS + one <= left["in-backward"] < 3 * WEIGHTS + 4 * one and rows["in-backward"]["numerics"] == "same"
-    states = 24 * (2 * NUMBERS + 2 * 4 * NUMBERS // 256)
-    assert 2 * WEIGHTS + states <= left["8bit"] < 2 * WEIGHTS + states + MIB and rows["8bit"]["numerics"] == "rounded"
+    assert 3 * ALONE + one <= left["in-backward"] < 3 * ALONE + 4 * one and rows["in-backward"]["numerics"] == "same"
+    maps, scale = 2 * 1024, 2 * 4
+    states = 24 * (2 * NUMBERS + scale * NUMBERS // 256) + 2 * 4 * 4095 + (2 * 4096 + scale * 16) + (2 * 4097 + scale * 17) + maps
+    assert states <= rows["8bit"]["kinds"]["optimizer state"] < states + 512 * 11  # the blocks of the three, rounded up
+    assert rows["8bit"]["numerics"] == "rounded"
     assert -MIB < rows["freed-gradients"]["saved"] < MIB  # in the step there are gradients
+    useless = next(line for line in done.stdout.splitlines() if "of little or no help" in line)
+    assert "gradients freed after the step (changes nothing)" in useless and done.stdout.count("gradients freed") == 1 and "-" not in useless
 
+
+# --- what is tried, and what is not
 
 REFUSED = """
     import torch
     model = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.Linear(512, 512)).cuda()
     optimizer = torch.optim.SGD(model.parameters(), 0.1, foreach=False)
-    for step in range(3):
+    for step in range(4):
         optimizer.zero_grad()
         with torch.autocast("cuda", torch.bfloat16):
             loss = torch.utils.checkpoint.checkpoint(model, torch.zeros(8, 512, device="cuda"), use_reentrant=False).sum()
@@ -167,7 +226,7 @@ def test_what_the_program_does_already(advised):
 
 def test_what_has_nothing_to_change_is_left_out(advised):
     done, rows, found = advised("""
-        import torch
+        import os, torch
         model = torch.nn.Linear(1024, 1024, device="cuda", dtype=torch.bfloat16).eval()
         with torch.no_grad():
             model(torch.zeros(64, 1024, device="cuda", dtype=torch.bfloat16))
@@ -176,43 +235,85 @@ def test_what_has_nothing_to_change_is_left_out(advised):
     left_out = found["advice"]["left_out"]
     assert left_out["checkpointing"] == "no model was called in training" and left_out["autocast to bfloat16"] == "the model has no float32 weights"
     assert left_out["step in backward"] == "no optimizer stepped" and len(left_out) == 10
+    assert left_out["half the batch"].startswith("argparse read no such argument, and no DataLoader of PyTorch")
     assert "none of the remedies" in done.stdout and "not tried: checkpointing: no model was called in training" in done.stdout
 
 
+SMALL = """
+    import torch
+
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down = torch.nn.Linear(256, 1024), torch.nn.Linear(1024, 256)
+
+        def forward(self, x):
+            return x + self.down(torch.relu(self.up(x)))
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.ModuleList([Block() for _ in range(6)])
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    model = Net().cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    criterion = torch.nn.MSELoss()
+    for step in range(4):
+        x = torch.zeros(4096, 256, device="cuda")
+        output = model(x)
+        loss = criterion(output, x)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+"""
+
+
 def test_a_remedy_that_breaks_the_program_has_a_row(advised):
-    """This program refuses half precision; the other rows stay."""
-    refuses = LOOP.replace("loss.backward()", "assert loss.dtype is torch.float32, 'too coarse'; loss.backward()")
-    code = (MODEL + SGD + refuses).replace("return x + self.down", "return self.down")
-    done, rows, found = advised(code, only="checkpointing,autocast")
+    """This program refuses half precision, which a loss outside of autocast gets; the other rows stay."""
+    refuses = SMALL.replace("loss.backward()", "assert output.dtype is torch.float32, 'too coarse'; loss.backward()")
+    done, rows, found = advised(refuses.replace("return x + self.down", "return self.down"), only="checkpointing,autocast")
     assert done.returncode == 0 and rows["checkpointing"]["verdict"] == "fits"
     assert rows["autocast"]["verdict"] == "unknown" and rows["autocast"]["needs"] is None
     assert "AssertionError" in rows["autocast"]["failed"] and "too coarse" in rows["autocast"]["failed"]
     assert "too coarse" in said(done.stdout)
 
 
-def test_it_does_not_fit(advised, nursed_run, tmp_path):
-    """Without --advise the verdict names the command; with it, rows say which remedy makes it fit on this card."""
-    gpu = f"{(564 * MIB + PARAMETERS * 2 + BLOCKS * 2 * ACTIVATION) // MIB + 64}MiB"
-    done, rows, found = advised(MODEL + SGD + LOOP, only="checkpointing,autocast", gpu=gpu)
-    assert done.returncode == 1 and found["verdict"] == "fits not"
-    assert rows["checkpointing"]["verdict"] == "fits" and rows["autocast"]["verdict"] == "fits not", rows
-    plain = nursed_run("dry-run", "--gpu", gpu, "train.py")
-    assert plain.returncode == 1 and f"what would help, in numbers: cenote dry-run --advise --gpu {gpu} train.py" in plain.stdout
-    assert "in numbers" not in done.stdout
+# --- on a card that is too small
+
+TOGETHER = [("x = layer(x)", "x = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)"),
+            ("model = Net().cuda()", "model = Net().to(torch.bfloat16).cuda()"), ("model(x)", "model(x.to(torch.bfloat16))")]
 
 
-DATA = f"for x in torch.utils.data.DataLoader(torch.zeros(256, 64, {WIDTH}), batch_size=64):"
-ZEROS = f'torch.zeros({ROWS}, {WIDTH}, device="cuda")'
+def test_several_together(advised, by_hand):
+    """Each of two remedies helps, and none is enough: the program is run with both. By hand both come to the same."""
+    both = by_hand(SMALL, TOGETHER)
+    done, rows, found = advised(SMALL, only="checkpointing,bfloat16", gpu=f"{both // (2 * MIB) * 2 + 16}MiB")
+    assert done.returncode == 1 and list(rows) == ["checkpointing", "bfloat16", "bfloat16 + checkpointing"], done.stdout
+    assert [row["verdict"] for row in rows.values()] == ["fits not", "fits not", "fits"]
+    assert rows["bfloat16 + checkpointing"]["needs"] == both
+    assert "weights and all in bfloat16 + checkpointing" in done.stdout and "in numbers: cenote" not in done.stdout
+
+
+# --- batches
+
+DATA = "for x in torch.utils.data.DataLoader(torch.zeros(1, 512, 256).expand(512, -1, -1), batch_size=8):"
+ZEROS = 'x = torch.zeros(4096, 256, device="cuda")'
 
 
 def test_a_batch_of_a_loader(advised):
-    done, rows, found = advised(MODEL + ADAM + LOOP.replace("for step in range(3):", DATA).replace(ZEROS, "x.cuda()"), only="batch")
-    assert done.returncode == 0 and found["steps"] == 4, done.stderr
-    half = rows["batch 32"]
-    assert half["title"] == "half the batch, 32 instead of 64" and half["line"] == "DataLoader(..., batch_size=32)" and half["numerics"] == "changed"
-    assert half["kinds"]["inputs"] * 2 == found["processes"][0]["devices"]["0"]["kinds"]["inputs"] == ACTIVATION
+    done, rows, found = advised(SMALL.replace("for step in range(4):", DATA).replace(ZEROS, "x = x.cuda()"), only="batch")
+    assert done.returncode == 0 and found["steps"] == STEPS, done.stderr
+    half = rows["batch 4"]
+    assert half["title"] == "half the batch, 4 instead of 8" and half["line"] == "DataLoader(..., batch_size=4)" and half["numerics"] == "changed"
+    assert half["kinds"]["inputs"] * 2 == found["processes"][0]["devices"]["0"]["kinds"]["inputs"] == 4 * MIB
     largest = next(row for name, row in rows.items() if row is not half)
-    assert 64 < largest["value"] <= 256 and largest["title"].startswith("largest batch, ") and largest["verdict"] == "fits"
+    assert largest["value"] == 128 and largest["title"] == "largest batch, 128 instead of 8 (no larger one was tried)"
+    assert "half the batch, 4" in done.stdout and "not tried: half" not in done.stdout
 
 
 ARGUMENTS = """
@@ -224,26 +325,16 @@ ARGUMENTS = """
 """
 
 
-def test_a_batch_that_is_an_argument(advised):
+@pytest.mark.parametrize("gpu, fits, least, most", [("700MiB", "fits not", 1, 7), pytest.param("780MiB", "fits", 9, 14, marks=pytest.mark.deep)])
+def test_a_batch_that_is_an_argument(advised, gpu, fits, least, most):
     """The largest batch that fits is found by runs: with it the program fits on this card, with one more it does not."""
-    code = "    import torch\n" + ARGUMENTS + MODEL + SGD + LOOP.replace(f"torch.zeros({ROWS},", f"torch.zeros({ROWS // 16} * options.batch_size,")
-    gpu = f"{(564 * MIB + PARAMETERS * 2 + BLOCKS * 4 * ACTIVATION) // MIB}MiB"
+    code = SMALL.replace("model = Net", ARGUMENTS.strip() + "\n    model = Net").replace("zeros(4096,", "zeros(256 * options.batch_size,")
     done, rows, found = advised(code, only="batch-argument", gpu=gpu)
     assert done.returncode == 1, done.stderr
     half, largest = rows.pop("batch-argument 8"), next(iter(rows.values()))
-    assert half["verdict"] == "fits" and half["line"] == "--batch-size 8"
-    assert 8 < largest["value"] < 15 and largest["verdict"] == "fits" and largest["line"] == f"--batch-size {largest['value']}"
-    assert f"batch of {largest['value'] + 1}: does not fit" in done.stderr
-
-
-def test_shards(advised):
-    """Rank 0 of 4 has a quarter of parameters, gradients and state, and one block at a time whole."""
-    done, rows, found = advised(MODEL + ADAM + LOOP.replace(str(ROWS), "16"), only="fsdp=4")
-    assert done.returncode == 0 and list(rows) == ["fsdp 4"], done.stderr
-    sharded, whole = rows["fsdp 4"], found["processes"][0]["devices"]["0"]["kinds"]
-    assert sharded["verdict"] == "fits" and sharded["title"] == "FSDP, over 4 GPUs", sharded
-    assert sharded["kinds"]["optimizer state"] == pytest.approx(whole["optimizer state"] / 4, rel=0.02)
-    assert sharded["kinds"]["parameters"] == pytest.approx(whole["parameters"] / 4, rel=0.02)
+    assert half["verdict"] == fits and half["line"] == "--batch-size 8"
+    assert least <= largest["value"] <= most and largest["verdict"] == "fits" and largest["line"] == f"--batch-size {largest['value']}"
+    assert f"batch of {largest['value'] + 1}: does not fit" in done.stderr and done.stderr.count("batch of") <= 4
 
 
 @pytest.mark.parametrize("text, why", [("zero", "is no remedy; there are checkpointing, autocast"), ("8bit=2", "takes no number"),

@@ -69,12 +69,13 @@ def test_it_fits(dry):
     assert found["needed"] == device["reserved_peak"] + device["others"]
 
 
-def test_it_does_not_fit(dry):
+def test_it_does_not_fit(dry, tmp_path):
     done, found = dry(TRAIN, "--sim", "1GiB", arguments=["--batch-size", "128"])
     assert done.returncode == 1
     number = line_of(TRAIN, "model(x)")
     assert f"does not fit: memory ran out in step 1, forward, at train.py:{number}\n    loss = model(x).sum()" in done.stdout
     assert "missing" in done.stdout and "no allocator would make it fit" in done.stdout
+    assert f"in numbers: cenote dry-run --advise --json {tmp_path}/out.json --sim 1GiB train.py --batch-size 128\n" in done.stdout.replace("'", "")
     assert found["failure"]["phase"] == "forward" and found["largest"]["verdict"] == "fits"
     assert found["missing"] == found["largest"]["least_needed"] - (1 << 30) > 0
     needed = found["largest"]["needed"]  # with that much it fits

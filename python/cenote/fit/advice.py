@@ -40,6 +40,7 @@ class Change(NamedTuple):
     value: int = 0  # of a remedy that makes a number smaller: what it is, and what it becomes
     new: int = 0
     argument: str = ""
+    library: str = ""  # whose Trainer has it as an option
 
     @property
     def title(self) -> str:
@@ -48,7 +49,8 @@ class Change(NamedTuple):
     @property
     def item(self) -> str:
         """In CENOTE_DRY_REMEDIES."""
-        return f"{self.remedy.name}={self.value}:{self.new}" if self.value else self.remedy.name
+        setting = f"{self.value}:{self.new}" if self.value else self.library
+        return f"{self.remedy.name}={setting}" if setting else self.remedy.name
 
     @property
     def world(self) -> Optional[int]:
@@ -124,23 +126,25 @@ class Trials:
     # --- several remedies
 
     def combined(self, rows: Sequence[Row]) -> list[Row]:
-        """The remedies that help, the best first, until the program fits. Those that change the step come last."""
+        """The remedies that help, the best first, until the program fits; those that change the step come last, and after them more GPUs."""
         assert self.as_it_is is not None
         before = self.as_it_is.least_needed()
-        helping = [row for row in rows if row.needs is not None and not row.changes[0].world and (before - row.needs) * LEAST >= before]
-        helping.sort(key=lambda row: (row.numerics == CHANGED, row.needs))
-        if not helping or any(row.fits for row in rows):
+        helping = [row for row in rows if row.needs is not None and (before - row.needs) * LEAST >= before]
+        alone = sorted((row for row in helping if not row.changes[0].world), key=lambda row: (row.numerics == CHANGED, row.needs))
+        if not alone or any(row.fits for row in rows):
             return []
-        best = helping[0]
-        found: list[Row] = []
-        for other in helping[1:]:
-            if best.fits or not all(go_together(change, one) for change in other.changes for one in best.changes):
-                continue
-            row = self.row(*best.changes, *other.changes)
-            if row.needs is not None and best.needs is not None and (best.needs - row.needs) * LEAST >= before:
-                best = row
-                found = [row]
-        return found
+        best = alone[0]
+        for other in alone[1:]:
+            if not best.fits and go_together(best, other):
+                row = self.row(*best.changes, *other.changes)
+                if row.needs is not None and best.needs is not None and (best.needs - row.needs) * LEAST >= before:
+                    best = row
+        for sharded in [row for row in helping if row.changes[0].world]:
+            if not best.fits and go_together(best, sharded):
+                row = self.row(*[change for change in best.changes if not change.world], *sharded.changes)
+                if row.needs is not None and best.needs is not None and row.needs < best.needs:
+                    best = row
+        return [best] if len(best.changes) > 1 else []
 
     # --- the largest batch
 
@@ -149,20 +153,27 @@ class Trials:
         outcome, change = self.answer.outcome, half.changes[0]
         values = range(change.value, max(min(MORE * change.value, most or MORE * change.value), change.value) + 1) if outcome.fits else (
             range(1, change.value))
-        hunt, tried = Hunt(values, self.card), {change.value: outcome}
+        hunt, tried, failed, guesses = Hunt(values, self.card), {change.value: outcome}, [], []
         if outcome.fits:
             hunt.tell(0, search.point(change.value, outcome))
         elif half.fits and half.on_card is not None:
             hunt.tell(change.new - 1, search.point(change.new, half.on_card))
             tried[change.new] = half.on_card
+        else:
+            failed, guesses = [change.new - 1], self.guesses(half)
         while not hunt.is_over:
-            value = values[hunt.next()]
+            value = guesses.pop(0) if guesses and hunt.fits < 0 else values[hunt.next()]
             found = tried[value] = self.play(self.card, [change._replace(new=value)])
             print(f"cenote dry-run: batch of {value}: {verdict.WORDS[found.verdict]}, {verdict.brief(found)}", file=sys.stderr, flush=True)
             if found.verdict == "unknown":
                 return []
             is_whole = not outcome.fits or found.steps == outcome.steps  # a batch larger than the data makes no step
-            hunt.tell(values.index(value), search.point(value, found) if found.fits and is_whole else None)
+            point = search.point(value, found) if found.fits and is_whole else None
+            failed.append(values.index(value))
+            if point is not None or value == values[0]:
+                hunt.tell(failed.pop(), point)
+            while failed and hunt.fits >= 0:
+                hunt.tell(failed.pop(), None)
         if hunt.fits < 0 or values[hunt.fits] == change.value:
             return []
         best = values[hunt.fits]
@@ -170,9 +181,18 @@ class Trials:
         line = change.line.replace(str(change.new), str(best))
         return [Row((change._replace(new=best, line=line),), f"largest batch, {best} instead of {change.value}{at_most}", tried[best], tried[best])]
 
+    def guesses(self, half: Row) -> list[int]:
+        """What may fit if half the batch does not: where the line through both ends; and an eighth less, because memory is lost between blocks."""
+        assert self.as_it_is is not None
+        change = half.changes[0]
+        rise = (self.as_it_is.least_needed() - (half.needs or 0)) / (change.value - change.new)
+        end = change.new - int(((half.needs or 0) - self.card) / rise) - 1 if rise > 0 else 0
+        return [value for value in (end, end * 7 // 8) if 1 < value < change.new]
 
-def go_together(one: Change, other: Change) -> bool:
-    return other.remedy.name not in one.remedy.not_with and one.remedy.name not in other.remedy.not_with
+
+def go_together(one: Row, other: Row) -> bool:
+    pairs = [(first.remedy, second.remedy) for first in one.changes for second in other.changes]
+    return not any(second.name in first.not_with or first.name in second.not_with for first, second in pairs)
 
 
 def seen(outcome: Outcome) -> dict[str, dict[str, Any]]:
@@ -200,7 +220,7 @@ def read(text: str) -> dict[str, int]:
 def changes(remedy: type[Remedy], report: dict[str, Any], world: int = 0) -> list[Change]:
     if remedy.worlds:
         return [Change(remedy, f"over {size} GPUs", report["line"], new=size) for size in ((world,) if world else remedy.worlds)]
-    return [Change(remedy, report["what"], report["line"], report["value"], report["value"] // 2, report["argument"])]
+    return [Change(remedy, report["what"], report["line"], report["value"], report["value"] // 2, report["argument"], report["library"])]
 
 
 def ask(stage: "Stage", answer: Answer, program: Sequence[str], wanted: dict[str, int]) -> Advice:
@@ -209,15 +229,18 @@ def ask(stage: "Stage", answer: Answer, program: Sequence[str], wanted: dict[str
     if trials.as_it_is is None:
         return Advice(answer.outcome.capacity, None, [], {})
     found = seen(trials.as_it_is)
-    rows, left_out = [], {}
-    for remedy in table.ALL:
-        report = found.get(remedy.name)
-        if report is None or (wanted and remedy.name not in wanted) or (remedy.unless and not found[remedy.unless]["why_not"]):
-            continue
+    chosen = [remedy for remedy in table.ALL if remedy.name in found and (not wanted or remedy.name in wanted)]
+    chosen = [remedy for remedy in chosen if not any(other.name == remedy.unless and not found[other.name]["why_not"] for other in chosen)]
+    rows: list[Row] = []
+    why_not: dict[str, list[str]] = {}
+    for remedy in chosen:
+        report = found[remedy.name]
         if report["why_not"]:
-            left_out[remedy.title] = report["why_not"]
-            continue
-        rows += [trials.row(change) for change in changes(remedy, report, wanted.get(remedy.name, 0))]
+            why_not.setdefault(remedy.title, []).append(report["why_not"])
+        else:
+            rows += [trials.row(change) for change in changes(remedy, report, wanted.get(remedy.name, 0))]
+    tried = {row.changes[0].remedy.title for row in rows}  # two remedies with one title are two ways to one end
+    left_out = {title: ", and ".join(why) for title, why in why_not.items() if title not in tried}
     rows += trials.combined(rows)
     for row in [row for row in rows if row.changes[0].remedy.name in BATCHES][:1]:
         rows += trials.largest_batch(row, int(found[row.changes[0].remedy.name]["most"]))

@@ -8,16 +8,32 @@ from cenote.fit.advice import Advice, Row
 from cenote.fit.verdict import Outcome
 from cenote.launch import command_line
 
+LEAST = 200  # a remedy has a row if it saves 1/200 of what the program needs
 
-def saved_text(before: int, now: int) -> str:
-    return f"{'-' if now > before else ''}{size(abs(before - now))}"
+
+def helps(row: Row, advice: Advice) -> bool:
+    """Also one that breaks the program, whose row says so, and a batch that is larger and fits."""
+    assert advice.as_it_is is not None
+    if row.changes[0].new > row.changes[0].value > 0:
+        return True
+    before = advice.as_it_is.least_needed()
+    makes_it_fit = row.fits and advice.as_it_is.capacity != advice.capacity
+    return row.needs is None or makes_it_fit or (before - row.needs) * LEAST >= before
+
+
+def little(row: Row, advice: Advice) -> str:
+    """What a remedy does that does not help."""
+    assert advice.as_it_is is not None and row.needs is not None
+    saved = advice.as_it_is.least_needed() - row.needs
+    return f"{row.title} ({f'saves {size(saved)}' if saved > 0 else f'takes {size(-saved)} more' if saved else 'changes nothing'})"
 
 
 def cells(row: Row, advice: Advice) -> list[str]:
     assert advice.as_it_is is not None
     if row.needs is None:
         return [row.title, "", "", verdict.WORDS[row.verdict], row.numerics, failed_text(row.told)]
-    return [row.title, size(row.needs), saved_text(advice.as_it_is.least_needed(), row.needs), verdict.WORDS[row.verdict], row.numerics, row.line]
+    saved = advice.as_it_is.least_needed() - row.needs
+    return [row.title, size(row.needs), size(saved) if saved > 0 else "", verdict.WORDS[row.verdict], row.numerics, row.line]
 
 
 def failed_text(outcome: Outcome) -> str:
@@ -31,12 +47,16 @@ def lines(advice: Advice) -> list[str]:
     is_on_card = advice.as_it_is.capacity == advice.capacity
     where = "" if is_on_card else f" on a GPU of {quantity.write_size(command_line.MOST_CAPACITY)}, and again on {card} if it may fit"
     first = ["as it is", size(advice.as_it_is.least_needed()), "", verdict.WORDS[advice.as_it_is.verdict if is_on_card else "fits not"], "", ""]
-    table = [["", "needs", "saved", f"on {card}", "numbers", "what to write"], first, *(cells(row, advice) for row in advice.rows)]
+    table = [["", "needs", "saved", f"on {card}", "numbers", "what to write"], first]
+    table += [cells(row, advice) for row in advice.rows if helps(row, advice)]
+    useless = [little(row, advice) for row in advice.rows if not helps(row, advice)]
     widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
     found = [f"what would help, by running the program with it{where}:"]
     found += ["  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in table]
     if not advice.rows:
         found.append("  none of the remedies that cenote knows has something to change here")
+    if useless:
+        found.append(f"  of little or no help: {'; '.join(useless)}")
     return found + [f"  not tried: {title}: {why}" for title, why in advice.left_out.items()]
 
 

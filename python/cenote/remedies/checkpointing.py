@@ -15,8 +15,8 @@ LEAST = 2  # blocks of one class in a row
 class Checkpointing(Remedy):
     name = "checkpointing"
     title = "checkpointing"
-    lines = {"": "x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
-             "transformers": "TrainingArguments(gradient_checkpointing=True)"}
+    lines = {"": "x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)"}
+    options = {"transformers": {"gradient_checkpointing": True}}
 
     def starts(self) -> None:
         self.blocks: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -45,7 +45,7 @@ class Checkpointing(Remedy):
         if enable and not any(getattr(module, "gradient_checkpointing", False) for module in model.modules()):
             self.found(f"by {type(library[0]).__name__}", f"model.{enable}()")
             if self.is_on:
-                getattr(library[0], enable)({"use_reentrant": False})
+                getattr(library[0], enable)()
         elif enable:
             self.refuse("the model checkpoints already")
         elif blocks:
@@ -54,7 +54,7 @@ class Checkpointing(Remedy):
         elif self.why_not:
             self.why_not = f"{type(model).__name__} has no list of {LEAST} or more equal blocks"
 
-    def around(self, call: Callable[..., Any], module: Any, is_outermost: bool) -> Callable[..., Any]:
+    def around(self, call: Callable[..., Any], module: Any, is_model: bool) -> Callable[..., Any]:
         if module not in self.blocks or not module.training or not self.torch.is_grad_enabled():
             return call
 

@@ -18,51 +18,73 @@ def class_of(torch: Any, optimizer: Any) -> str:
     return name if getattr(torch.optim, name, None) is kind else ""
 
 
-class Fused(Remedy):
+class OfOptimizer(Remedy):
+    """The base class of those that change how an optimizer is built: `look` at one that steps, in a run that changes nothing."""
+
+    nothing_seen = "no optimizer stepped"
+
+    def steps(self, optimizer: Any) -> None:
+        if not self.is_on:
+            self.look(optimizer, class_of(self.torch, optimizer))
+
+    def look(self, optimizer: Any, name: str) -> None:
+        raise NotImplementedError
+
+
+class Fused(OfOptimizer):
     """The default step of Adam and others is foreach: it makes copies of all parameters of a group at one time."""
 
     name = "fused"
     title = "fused step of the optimizer"
     numerics = SAME
-    nothing_seen = "no optimizer of torch.optim was built"
     not_with = ("8bit", "in-backward")
-    lines = {"transformers": 'TrainingArguments(optim="adamw_torch_fused")'}
+    options = {"transformers": {"optim": "adamw_torch_fused"}}
+
+    def look(self, optimizer: Any, name: str) -> None:
+        if optimizer.defaults.get("fused"):
+            self.refuse("the optimizer is fused already")
+        elif optimizer.defaults.get("foreach") is False:
+            self.refuse("the optimizer steps without foreach already")
+        elif name and "foreach" in optimizer.defaults and not optimizer.defaults.get("differentiable"):
+            (option, value), = self.setting_of(optimizer, name).items()
+            self.found("" if option == "fused" else f"{option}={value}", f"{name}(..., {option}={value})", has_option=name == "AdamW")
+        elif self.why_not:
+            self.why_not = f"of {type(optimizer).__name__} no other way to step is known"
+
+    def setting_of(self, optimizer: Any, name: str) -> dict[str, bool]:
+        return {"fused": True} if name in FUSED and "fused" in optimizer.defaults else {"foreach": False}
 
     def is_built(self, optimizer: Any) -> None:
-        name, defaults = class_of(self.torch, optimizer), optimizer.defaults
-        if defaults.get("fused"):
-            self.refuse("the optimizer is fused already")
-        elif defaults.get("foreach") is False:
-            self.refuse("the optimizer steps without foreach already")
-        elif name and "foreach" in defaults and not defaults.get("differentiable"):
-            has_fused = name in FUSED and "fused" in defaults
-            self.found("" if has_fused else "foreach=False", f"{name}(..., fused=True)" if has_fused else f"{name}(..., foreach=False)")
-            if self.is_on:
-                for options in (defaults, *optimizer.param_groups):
-                    options.update({"fused": True, "foreach": False} if has_fused else {"foreach": False})
-                optimizer._step_supports_amp_scaling = has_fused  # as its own __init__ does
+        name = class_of(self.torch, optimizer)
+        if self.is_on and name and "foreach" in optimizer.defaults:
+            setting = self.setting_of(optimizer, name)
+            for options in (optimizer.defaults, *optimizer.param_groups):
+                options.update({"foreach": False, **setting})
+            optimizer._step_supports_amp_scaling = "fused" in setting  # as its own __init__ does
 
 
-class EightBit(Remedy):
-    """Adam's two states in a byte each, with a float32 scale for each 256 of them, as bitsandbytes 0.45 has them: Adam8bit, AdamW8bit. Its kernels
-    update in place; here nothing is computed."""
+class EightBit(OfOptimizer):
+    """Adam's two states in a byte each, with a float32 scale for each 256 of them: Adam8bit and AdamW8bit of bitsandbytes 0.50.2, as its
+    bitsandbytes/optim/optimizer.py makes them (Optimizer2State.init_state, fill_qmap). Its kernels update in place; here nothing is computed."""
 
     name = "8bit"
     title = "Adam with states of 8 bits, modelled on bitsandbytes"
     numerics = ROUNDED
-    nothing_seen = "no Adam or AdamW of torch.optim was built"
-    not_with = ("fused",)
+    not_with = ("fused", "fsdp")  # bitsandbytes knows no DTensor
     lines = {"transformers": 'TrainingArguments(optim="adamw_bnb_8bit")'}
     BLOCK, LEAST, MAP = 256, 4096, 256  # numbers with one scale; a tensor with fewer than LEAST has states of float32; what a byte can stand for
 
-    def builds(self, optimizer: Any) -> None:
-        name = class_of(self.torch, optimizer)
-        if name in ("Adam", "AdamW"):
+    def look(self, optimizer: Any, name: str) -> None:
+        if name not in ("Adam", "AdamW"):
+            self.why_not = f"the optimizer is {type(optimizer).__name__}, and no Adam or AdamW of torch.optim" if self.why_not else ""
+        elif optimizer.defaults.get("amsgrad"):
+            self.refuse("the optimizer has amsgrad=True, which bitsandbytes has not for states of 8 bits")
+        else:
             self.found("", f"bitsandbytes.optim.{name}8bit(...)")
-            if self.is_on:
-                optimizer.__class__ = self.stepping(type(optimizer))
-        elif self.why_not:
-            self.why_not = f"the optimizer is {type(optimizer).__name__}, and no Adam or AdamW of torch.optim"
+
+    def builds(self, optimizer: Any) -> None:
+        if self.is_on and class_of(self.torch, optimizer) in ("Adam", "AdamW"):
+            optimizer.__class__ = self.stepping(type(optimizer))
 
     def stepping(self, kind: Any) -> Any:
         """The class that steps in place of this one."""
@@ -157,8 +179,7 @@ class InBackward(Remedy):
         own = next((group for group in groups if any(one is parameter for one in group["params"])), None)
         if own is None:
             return
-        alone = {**own, "params": [parameter]}
-        optimizer.param_groups = [{**alone, "foreach": False} if "foreach" in own else alone]
+        optimizer.param_groups = [{**own, "params": [parameter]}]
         try:
             with self.torch.no_grad():
                 inspect.unwrap(type(optimizer).step)(optimizer)  # without the hooks of a step: it is a part of one

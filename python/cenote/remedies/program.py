@@ -11,7 +11,7 @@ from typing import Any, Callable
 
 from cenote.base.tracebacks import hide
 from cenote.labels.hooks import replace
-from cenote.remedies import table
+from cenote.remedies import table, trainers
 from cenote.remedies.remedy import Remedy
 
 LOOK = "look"
@@ -42,8 +42,11 @@ class Remedies:
     def switch_on(self, wanted: str) -> None:
         settings = {name: setting for name, _, setting in (item.partition("=") for item in wanted.split(","))}
         for remedy in self.all:
-            if remedy.name in settings and not remedy.is_on:
-                remedy.is_on, remedy.setting = True, settings[remedy.name]
+            setting = settings.get(remedy.name)
+            if setting in remedy.options:
+                trainers.set_options(setting, remedy.options[setting])
+            elif setting is not None and not remedy.is_on:
+                remedy.is_on, remedy.setting = True, setting
                 self.on.append(remedy)
                 remedy.begins()
 
@@ -59,7 +62,7 @@ class Remedies:
                 if is_outermost:
                     self.is_called(module)
                     thread.is_inside = True
-                return self.around(inside, module, is_outermost)(module, *args, **kwargs)
+                return self.around(inside, module, is_outermost and self.is_model(module))(module, *args, **kwargs)
             except BaseException as error:
                 hide(error)
                 raise
@@ -83,10 +86,14 @@ class Remedies:
         register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: None if is_compiling() else self.tell("steps", optimizer))
         register_optimizer_step_post_hook(lambda optimizer, args, kwargs: None if is_compiling() else self.tell("has_stepped", optimizer))
 
-    def around(self, call: Callable[..., Any], module: Any, is_outermost: bool) -> Callable[..., Any]:
+    def around(self, call: Callable[..., Any], module: Any, is_model: bool) -> Callable[..., Any]:
         for remedy in self.on:
-            call = remedy.around(call, module, is_outermost)
+            call = remedy.around(call, module, is_model)
         return call
+
+    def is_model(self, module: Any) -> bool:
+        """Of an outermost module: backward calls blocks, to compute them again, and a loss has no parameters."""
+        return bool(self.on) and self.torch._C._current_graph_task_id() < 0 and any(True for _ in module.parameters())
 
     def is_called(self, module: Any) -> None:
         """By the program itself. A part of a model that was called is no model: backward calls blocks, to compute them again."""

@@ -6,12 +6,12 @@ A remedy that looks changes nothing: it learns from the events below whether the
 calls the events, in the program's threads. An error in a remedy that looks is dropped. An error in one that acts ends the program, as the change
 itself would, and its row says so.
 """
-import sys
 from types import ModuleType
 from typing import Any, Callable
 
+from cenote.remedies import trainers
+
 SAME, ROUNDED, CHANGED = "same", "rounded", "changed"  # what a remedy does to the numbers that the program computes
-TRAINERS = ("transformers", "lightning", "pytorch_lightning")  # libraries whose Trainer may call the model
 
 
 class Remedy:
@@ -23,7 +23,8 @@ class Remedy:
     not_with: tuple[str, ...] = ()  # remedies that make no sense beside it
     worlds: tuple[int, ...] = ()  # if it divides the program among GPUs: among how many
     unless = ""  # a remedy that takes its place, if that one has something to change
-    lines: dict[str, str] = {}  # what to write in the program, by the library that calls the model; "": a loop of the program's own
+    lines: dict[str, str] = {}  # what to write in the program, by the library whose Trainer calls the model; "": a loop of the program's own
+    options: dict[str, dict[str, Any]] = {}  # of the Trainers of these libraries: there the remedy is these options, and does nothing itself
     nothing_seen = "no model was called"
 
     def __init__(self, torch: ModuleType) -> None:
@@ -35,6 +36,7 @@ class Remedy:
         self.what = ""  # that it changes, for its row
         self.value, self.most = 0, 0  # of a remedy that makes a number smaller: what it is, and the largest that makes sense, 0: not known
         self.argument = ""  # if the number is an argument of the program: its name
+        self.library = ""  # if an option of its Trainer is the remedy
         self.line = self.lines.get("", "")
 
     # --- events
@@ -67,18 +69,23 @@ class Remedy:
     def has_stepped(self, optimizer: Any) -> None:
         """After a step."""
 
-    def around(self, call: Callable[..., Any], module: Any, is_outermost: bool) -> Callable[..., Any]:
-        """If it is on: what is called in place of `call(module, ...)`, the call of any module."""
+    def around(self, call: Callable[..., Any], module: Any, is_model: bool) -> Callable[..., Any]:
+        """If it is on: what is called in place of `call(module, ...)`, the call of any module. `is_model`: by the program itself, and not of a
+        module without parameters, such as a loss."""
         return call
 
     # --- for all of them
 
-    def found(self, what: str = "", line: str = "") -> None:
-        """The program has what this remedy would change. `line`: in place of that for a loop of the program's own."""
+    def found(self, what: str = "", line: str = "", has_option: bool = True) -> None:
+        """The program has what this remedy would change. `line`: in place of that for a loop of the program's own. `has_option`: the Trainer's
+        option is such a change."""
         if self.is_refused:
             return
+        library = trainers.calling()
         self.why_not, self.what = "", self.what or what
-        self.line = self.lines.get(trainer() or "-") or line or self.lines.get("", "")
+        self.library = library if library in self.options and has_option else ""
+        own = trainers.line(library, self.options[library]) if self.library else self.lines.get(library or "-")
+        self.line = own or line or self.lines.get("", "")
 
     def refuse(self, why: str) -> None:
         """The program has something that does not go together with this remedy."""
@@ -86,16 +93,5 @@ class Remedy:
             self.why_not, self.is_refused = why, True
 
     def report(self) -> dict[str, Any]:
-        return {"why_not": self.why_not, "what": self.what, "line": self.line, "value": self.value, "most": self.most, "argument": self.argument}
-
-
-def trainer() -> str:
-    """The library whose Trainer called what runs now; "": none."""
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if package in TRAINERS and "trainer" in str(frame.f_globals.get("__name__", "")):
-            return package.removeprefix("pytorch_")
-        frame = frame.f_back
-    return ""
-
+        return {"why_not": self.why_not, "what": self.what, "line": self.line, "value": self.value, "most": self.most, "argument": self.argument,
+                "library": self.library}

@@ -8,8 +8,9 @@ import os
 from typing import Any, Callable
 
 from cenote.labels.hooks import replace
+from cenote.remedies import trainers
 from cenote.remedies.checkpointing import repeated
-from cenote.remedies.remedy import SAME, Remedy, trainer
+from cenote.remedies.remedy import SAME, Remedy
 
 
 class Sharded(Remedy):
@@ -21,7 +22,7 @@ class Sharded(Remedy):
     lines = {"": "fully_shard(block) for each block, then fully_shard(model), before the optimizer is built; torchrun"}
 
     def is_called(self, model: Any, is_training: bool) -> None:
-        library = trainer()
+        library = trainers.calling()
         if self.torch.distributed.is_available() and self.torch.distributed.is_initialized():
             self.refuse("the program has ranks of its own: give it more with --world")
         elif library:

@@ -1,8 +1,7 @@
 """The remedies, in the order in which `cenote dry-run --advise` tries them."""
-from cenote.remedies.autocast import Autocast
 from cenote.remedies.checkpointing import Checkpointing
-from cenote.remedies.half_weights import HalfWeights
 from cenote.remedies.optimizers import EightBit, FreedGradients, Fused, InBackward
+from cenote.remedies.precision import Autocast, HalfWeights
 from cenote.remedies.remedy import Remedy
 from cenote.remedies.sharding import Sharded
 from cenote.remedies.sizes import Batch, BatchArgument, Sequence

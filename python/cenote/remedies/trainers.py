@@ -1,0 +1,103 @@
+"""The Trainers of Transformers and Lightning. Where an option of theirs is the remedy, a run that tries it sets the option, as the user would: they
+do more with an option than could be copied from outside.
+
+The option is set as the program makes the object that has it. The program may import the library later: an entry in sys.meta_path waits for that.
+"""
+import functools
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, Callable, NamedTuple, Optional, Sequence
+
+from cenote.labels.hooks import replace
+
+
+class Maker(NamedTuple):
+    """What takes the options of a Trainer."""
+
+    modules: tuple[str, ...]
+    name: str  # of the class in them
+    method: str
+    sets: Callable[[dict[str, Any], Any, dict[str, Any]], None]  # options, the object, keyword arguments of the method
+
+
+def as_attributes(options: dict[str, Any], made: Any, kwargs: dict[str, Any]) -> None:
+    vars(made).update(options)
+
+
+def as_arguments(options: dict[str, Any], made: Any, kwargs: dict[str, Any]) -> None:
+    kwargs.update(options)
+
+
+MAKERS = {
+    "transformers": Maker(("transformers.training_args",), "TrainingArguments", "__post_init__", as_attributes),  # subclasses call it, too
+    "lightning": Maker(("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer"), "Trainer", "__init__", as_arguments),
+}
+
+
+def calling() -> str:
+    """The library, a key of MAKERS, whose Trainer called what runs now; "": none."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        package, _, rest = str(frame.f_globals.get("__name__", "")).partition(".")
+        library = package.removeprefix("pytorch_")
+        if library in MAKERS and "trainer" in rest:
+            return library
+        frame = frame.f_back
+    return ""
+
+
+def line(library: str, options: dict[str, Any]) -> str:
+    """What to write in the program."""
+    return f"{MAKERS[library].name}({', '.join(f'{name}={quoted(value)}' for name, value in options.items())})"
+
+
+def quoted(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+def set_options(library: str, options: dict[str, Any]) -> None:
+    """From now on each object of the library's gets these options in place of the program's."""
+    maker = MAKERS[library]
+
+    def wrap(module: ModuleType) -> None:
+        owner = getattr(module, maker.name)
+        inside = getattr(owner, maker.method)
+
+        @functools.wraps(inside)
+        def call(made: Any, *args: Any, **kwargs: Any) -> Any:
+            maker.sets(options, made, kwargs)
+            return inside(made, *args, **kwargs)
+        replace(owner, maker.method, call)
+    for name in maker.modules:
+        if name in sys.modules:
+            wrap(sys.modules[name])
+        else:
+            sys.meta_path.insert(0, Finder(name, wrap))  # type: ignore[arg-type]
+
+
+class Finder:
+    """Lets the other finders find one module, and calls `then` with it once it is executed."""
+
+    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
+        self.name, self.then = name, then
+
+    def find_spec(self, name: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None) -> Optional[ModuleSpec]:
+        if name != self.name:
+            return None
+        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        for finder in sys.meta_path:
+            spec = finder.find_spec(name, path, target) if hasattr(finder, "find_spec") else None
+            if spec is not None:
+                self.watch(spec.loader)
+                return spec
+        return None
+
+    def watch(self, loader: Any) -> None:
+        execute = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module
+            execute(module)
+            self.then(module)
+        loader.exec_module = exec_module
