@@ -316,6 +316,29 @@ def test_what_ends_no_program(dry):  # noqa: F811
     assert "survived" in done.stdout, done.stdout + done.stderr
 
 
+PASSES = """
+    import torch, torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+    from torch.nn.attention.flex_attention import flex_attention
+    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+    weight = distribute_tensor(torch.zeros(8, 8, device="cuda"), init_device_mesh("cuda", (1,)), [Shard(0)])
+    torch.nn.init.normal_(weight)
+    assert 0 < weight.to_local().square().sum().item() < 1000
+    heads = torch.ones(1, 2, 16, 16, device="cuda")
+    assert flex_attention(heads, heads, heads).sum().item() == 2 * 16 * 16
+    x = torch.ones(3, device="cuda")
+    assert torch.cond(x.sum() > 2, lambda x: x + 1, lambda x: x - 1, (x,)).tolist() == [2, 2, 2]
+    print("all passed")
+"""
+
+
+def test_operators_of_python_pass(dry):  # noqa: F811
+    """Higher-order operators know no key but Python's: weights of a DTensor, which FSDP2 initialises, ended each dry run with an error."""
+    done, _ = dry(PASSES, "--gpu", "2GiB", "--steps", "0")
+    assert "all passed" in done.stdout, done.stdout + done.stderr
+
+
 UNKNOWN = """
     import math, torch
     w = torch.randn(2048, 2048, device="cuda")

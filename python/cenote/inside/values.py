@@ -142,6 +142,16 @@ def watch_storages(torch: ModuleType, library: ctypes.CDLL) -> None:
     around(torch.UntypedStorage, "resize_", forget, nothing)
 
 
+def let_operators_of_python_pass(torch: ModuleType, before: Any) -> None:
+    """Higher-order operators (flex attention, random numbers in a DTensor) choose among the dispatch keys that have a name in Python. The key by
+    which the library sees operators has none, so they have to look past it. `before`: the keys of this thread without it."""
+    from torch._ops import HigherOrderOperator, _higher_order_ops
+    key = (torch._C._dispatch_tls_local_include_set() - before).highestPriorityTypeId()
+    for operator in _higher_order_ops.values():
+        operator.fallthrough(key)
+    around(HigherOrderOperator, "__init__", nothing, lambda operator, *args: operator.fallthrough(key))
+
+
 def begin(torch: ModuleType, say: Callable[[str], None]) -> Optional[Values]:
     """None: values are not kept, and why was said."""
     policy = os.environ.get(environment.DRY_UNKNOWN, "")
@@ -162,7 +172,9 @@ def begin(torch: ModuleType, say: Callable[[str], None]) -> Optional[Values]:
         return None
     atexit.register(library.cenote_values_python_ends)
     os.register_at_fork(after_in_child=values.forget_reads)
+    before = torch._C._dispatch_tls_local_include_set()
     see_threads(library)
+    let_operators_of_python_pass(torch, before)
     watch_captures(torch, library)
     watch_storages(torch, library)
     return values
