@@ -76,6 +76,7 @@ static uint64_t exchange(cenote_pool *pool, uint64_t bytes)
     uint64_t before = pool_now(pool), gone = trim_other_size(pool, pool->remap.fill.region->shift, bytes), after = gone ? pool_now(pool) : before;
     lock_take(&pool->lock);
     budget_book_segments(pool, after - before);
+    pool->remap.exchanged += gone;
     lock_give(&pool->lock);
     return gone;
 }

@@ -12,6 +12,8 @@
  *
  * All times are measured: on a card on which moving is dear the budget is used up sooner, and the pool puts up with a little more waste.
  *
+ * Pages of one size that were created in place of pages of the other size count as moved.
+ *
  * It does not choose the pages (pick.c), and says nothing under shortage: then pages always move (shortage.c).
  *
  * LOCKING: the pool's lock and the turn.
@@ -29,15 +31,18 @@
 
 /*
  * A fill has run: how long the creating, the unmapping of what was there, and the mapping took. Old mappings are there because pages moved; what was
- * mapped is booked by page.
+ * mapped is booked by page. If pages in place of others of the other size counted as new, each exchange would pay for the next one, and a program
+ * with phases of two sizes would never come to rest.
  */
 void budget_book_fill(cenote_pool *pool, uint64_t creating_ns, uint64_t unmapping_ns, uint64_t mapping_ns)
 {
     const struct fill *f = &pool->remap.fill;
     CHECK(f->count); /* the place lacked pages */
-    uint64_t of_new = mapping_ns * f->creates / f->count;
-    pool->remap.creating_ns += creating_ns + of_new;
-    pool->remap.moving_ns += unmapping_ns + mapping_ns - of_new;
+    uint64_t of_created = creating_ns + mapping_ns * f->creates / f->count, exchanged = pool->remap.exchanged >> f->region->shift;
+    uint64_t moved = exchanged < f->creates ? exchanged : f->creates, of_new = f->creates ? of_created * (f->creates - moved) / f->creates : 0;
+    pool->remap.creating_ns += of_new;
+    pool->remap.moving_ns += creating_ns + unmapping_ns + mapping_ns - of_new;
+    pool->remap.exchanged -= (uint64_t)moved << f->region->shift;
 }
 
 /* Segments went back to make room for another, which is what moving is where pages cannot move. */

@@ -18,6 +18,7 @@ struct remap {
     struct fill    fill;
     uint64_t       creating_ns;     /* driver time that new pages have taken */
     uint64_t       moving_ns;       /* and that moving pages has */
+    uint64_t       exchanged;       /* bytes that went back as pages of one size and have not come back as pages of the other */
     uint64_t       need;            /* the most bytes that were ever live at one time, as far as the slow path has seen */
     bool           wastes;          /* blocks hold many pages beside what they are: small ones go to heaps of their own */
     uint32_t       counted;         /* budget_look has counted the regions below this number, */

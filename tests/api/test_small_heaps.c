@@ -219,7 +219,10 @@ static void open_two_sizes(struct scene *scene, struct pairs p[2], uint64_t limi
 {
     struct sim_shape shape = scene_card(4 * CARD);
     cenote_options options = scene_options();
+    shape.charge_cost = true;
+    strcpy(shape.prices, "contended");
     options.page_mib = 8;
+    options.harvest_budget = 0.01;
     options.limit = limit;
     scene_open_with(scene, &shape, &options);
     take_pairs(scene, &p[0], 4 * LARGE, 4 * SMALL);
@@ -236,6 +239,8 @@ static void close_two_sizes(struct scene *scene, struct pairs p[2])
 }
 
 #define MIDDLES 60
+#define ROUNDS  4000   /* the budget is used up after 1,500 */
+#define FOURS   30
 
 static void take_middles(struct scene *scene, struct held middle[MIDDLES])
 {
@@ -279,6 +284,33 @@ CASE(free_pages_of_one_size_go_before_the_other_is_created)
     REQUIRE(held_take(&large, scene.pool, 4 * GIB, scene.stream[A]));
     EXPECT(reserved(&scene) <= before + 4 * GIB - MIDDLES * 2 * MIB); /* all that was free is part of it */
     held_give(&large);
+    close_two_sizes(&scene, p);
+}
+
+/*
+ * Two phases take turns, one of small blocks and one of large ones. Each could create its pages in place of free ones of the other, for ever. What an
+ * exchange takes is booked as moves, so that no exchange pays for the next one: soon the pool holds the pages of both.
+ */
+CASE(phases_of_two_sizes_do_not_exchange_their_pages_for_ever)
+{
+    static struct pairs p[2];
+    struct scene scene;
+    void *block[FOURS];
+    uint64_t released[ROUNDS];
+    open_two_sizes(&scene, p, 0);
+    for (int i = 0; i < ROUNDS; i++) {
+        for (int k = 0; k < FOURS; k++)
+            DONE(cenote_alloc(scene.pool, 4 * MIB, (cenote_stream)scene.stream[A], &block[k]));
+        for (int k = 0; k < FOURS; k++)
+            DONE(cenote_free(block[k]));
+        DONE(cuCtxSynchronize());
+        DONE(cenote_alloc(scene.pool, GIB + 7 * 8 * MIB, (cenote_stream)scene.stream[A], &block[0]));
+        DONE(cenote_free(block[0]));
+        DONE(cuCtxSynchronize());
+        released[i] = scene_stats(scene.pool).pages_released;
+    }
+    EXPECT(released[ROUNDS / 10] > released[0]);
+    EXPECT_EQ(released[ROUNDS - 1], released[ROUNDS / 2]);
     close_two_sizes(&scene, p);
 }
 

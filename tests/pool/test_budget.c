@@ -83,6 +83,8 @@ CASE(without_a_budget_pages_always_move_and_with_none_once)
 CASE(mixed_fills_are_booked_by_page)
 {
     reset(0.01);
+    struct region region = {.shift = 21};
+    pool.remap.fill.region = &region;
     pool.remap.fill.count = 10;
     pool.remap.fill.creates = 7;
     budget_book_fill(&pool, 100, 20, 50);
@@ -96,6 +98,23 @@ CASE(mixed_fills_are_booked_by_page)
     budget_book_fill(&pool, 100, 0, 50);
     EXPECT_EQ(pool.remap.creating_ns, 285);
     EXPECT_EQ(pool.remap.moving_ns, 105);
+}
+
+/* Of 10 pages that are created, 4 are in place of pages of the other size, which were a little larger. */
+CASE(pages_in_place_of_pages_of_the_other_size_have_moved)
+{
+    reset(0.01);
+    struct region region = {.shift = 21};
+    pool.remap.fill.region = &region;
+    pool.remap.fill.count = pool.remap.fill.creates = 10;
+    pool.remap.exchanged = 9ull << 20;
+    budget_book_fill(&pool, 100, 20, 50);
+    EXPECT_EQ(pool.remap.creating_ns, 90);
+    EXPECT_EQ(pool.remap.moving_ns, 80);
+    EXPECT_EQ(pool.remap.exchanged, 1 << 20);
+    budget_book_fill(&pool, 100, 0, 50);
+    EXPECT_EQ(pool.remap.creating_ns, 240);
+    EXPECT_EQ(pool.remap.moving_ns, 80);
 }
 
 /* An eighth of what was live, and sixteen pages: half of that once the pool wastes. */
