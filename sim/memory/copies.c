@@ -21,6 +21,13 @@ static bool is_plain(uint64_t at)
     return m && m->owner == MAPPED_FOR_PLAIN;
 }
 
+/* Of a pool that this device may not read, or write. The driver knows that when the copy is put on a stream, and a kernel only finds out. */
+static bool is_closed(uint64_t at, int device, bool write)
+{
+    const struct mapping *m = virtual_is_device_address(at) ? virtual_mapping(at) : NULL;
+    return m && m->owner == MAPPED_FOR_POOL && !((write ? m->pool->writers : m->pool->readers) >> device & 1);
+}
+
 struct copy {
     const char *name;
     uint64_t    to, from;
@@ -41,6 +48,10 @@ static CUresult copy(const struct copy *c, CUstream stream)
     if (to_wrong || from_wrong)
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "%s: 0x%llx <- 0x%llx, %zu bytes: not memory of the device", c->name,
                             (unsigned long long)c->to, (unsigned long long)c->from, c->bytes);
+    int device = context_at(s->context)->device;
+    if (is_closed(c->to, device, true) || is_closed(c->from, device, false))
+        return model_refuse(CUDA_ERROR_INVALID_VALUE, "%s: 0x%llx <- 0x%llx: in a pool without access for device %d", c->name,
+                            (unsigned long long)c->to, (unsigned long long)c->from, device);
     bool pageable = !to_known || !from_known;
     struct work work = {.kind = &work_copy, .name = c->name, .to = c->to, .from = c->from, .bytes = c->bytes, .pinned = !pageable,
         .between_devices = is_plain(c->to) && is_plain(c->from)};

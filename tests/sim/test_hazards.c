@@ -317,4 +317,29 @@ CASE(a_reset_releases_nothing)
     EXPECT_OK(cuDevicePrimaryCtxRetain(&machine_context, 0));
 }
 
+/* NVIDIA's own tests of cuda.core expect it so: the call is refused, and the context lives. */
+CASE(a_copy_beside_a_pool_without_access_is_refused)
+{
+    CUmemoryPool pool;
+    CUdeviceptr far, near;
+    CUmemAccessDesc who = {.location = machine_memory_of(0).location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READ};
+    struct sim_shape shape = simulated_shape();
+    shape.devices = 2;
+    simulated_begin_as(&shape);
+    CUmemPoolProps of = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = machine_memory_of(1).location};
+    REQUIRE_OK(cuMemPoolCreate(&pool, &of));
+    REQUIRE_OK(cuMemAlloc(&near, 4096));
+    REQUIRE_OK(cuMemAllocFromPoolAsync(&far, 4096, pool, NULL));
+    EXPECT_EQ(cuMemcpyDtoDAsync(far, near, 4096, NULL), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(cuMemcpyDtoDAsync(near, far, 4096, NULL), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_OK(cuCtxSynchronize());
+    EXPECT_OK(cuMemPoolSetAccess(pool, &who, 1));
+    EXPECT_OK(cuMemcpyDtoDAsync(near, far, 4096, NULL)); /* it may read now, and not write */
+    EXPECT_EQ(cuMemcpyDtoDAsync(far, near, 4096, NULL), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_OK(cuCtxSynchronize());
+    EXPECT_OK(cuMemFreeAsync(far, NULL));
+    EXPECT_OK(cuMemFree(near));
+    EXPECT_OK(cuMemPoolDestroy(pool));
+}
+
 SUITE_MAIN_AROUND("simulated device: hazards", begin, NULL)

@@ -1,29 +1,34 @@
-"""Runs modules of tests that a Python library brings along, in this process, and prints a line of JSON for each test: its name, what became of it
-(passed, failed, skipped), and why. Not a judge of it: test_suites.py compares what several allocators make of the same tests.
+"""Runs tests that a Python library brings along, and prints a line of JSON for each: its name, what became of it (passed, failed, skipped), and why.
+Not a judge of it: test_suites.py compares what several allocators make of the same tests.
 
-    python run.py FOLDER MODULE...      the library lies in FOLDER
+    python run.py FOLDER MODULE...              modules of unittest; the library lies in FOLDER
+    python run.py FOLDER --pytest OPTION...     files of pytest
 """
 import json
+import os
 import site
 import sys
 import unittest
+
+OUT = open(os.dup(1), "w", encoding="utf-8")  # pytest takes the program's own output away
 
 if len(sys.argv) > 1:
     site.addsitedir(sys.argv[1])  # as a site folder: numba-cuda has a .pth file
 
 
-class Report(unittest.TestResult):
-    def tell(self, test, outcome, why=""):
-        print(json.dumps([test.id(), outcome, why]), flush=True)
+def tell(test, outcome, why=""):
+    print("\n" + json.dumps([test, outcome, why]), file=OUT, flush=True)  # on a line of its own: pytest writes there, too
 
+
+class Report(unittest.TestResult):
     def addSuccess(self, test):
-        self.tell(test, "passed")
+        tell(test.id(), "passed")
 
     def addSkip(self, test, why):
-        self.tell(test, "skipped", why)
+        tell(test.id(), "skipped", why)
 
     def addFailure(self, test, error):
-        self.tell(test, "failed", self._exc_info_to_string(error, test))
+        tell(test.id(), "failed", self._exc_info_to_string(error, test))
 
     addError = addFailure
 
@@ -32,11 +37,30 @@ class Report(unittest.TestResult):
             self.addFailure(test, error)
 
     def addExpectedFailure(self, test, error):
-        self.tell(test, "failed as expected")
+        tell(test.id(), "failed as expected")
 
     def addUnexpectedSuccess(self, test):
-        self.tell(test, "passed unexpectedly")
+        tell(test.id(), "passed unexpectedly")
+
+
+class Plugin:
+    """Tells of each phase of a test that is no plain success, and of the test itself."""
+
+    def pytest_runtest_logreport(self, report):
+        if report.when == "call" or report.outcome != "passed":
+            outcome = report.outcome + (" as expected" if hasattr(report, "wasxfail") else "")
+            tell(report.nodeid, outcome if report.when == "call" else f"{outcome} at {report.when}", str(report.longrepr or ""))
+
+    def pytest_collectreport(self, report):
+        if report.outcome != "passed":
+            tell(report.nodeid, f"{report.outcome} before it ran", str(report.longrepr))
 
 
 if __name__ == "__main__":  # tests that spawn processes import this file
-    unittest.defaultTestLoader.loadTestsFromNames(sys.argv[2:]).run(Report())
+    if sys.argv[2:3] == ["--pytest"]:
+        import pytest
+        ours = ["-q", "--capture=fd", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "required_plugins=", "-o", "addopts="]
+        status = pytest.main([*ours, *sys.argv[3:]], plugins=[Plugin()])
+        sys.exit(status if status in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR) else 0)
+    else:
+        unittest.defaultTestLoader.loadTestsFromNames(sys.argv[2:]).run(Report())

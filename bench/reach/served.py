@@ -1,0 +1,130 @@
+"""How many allocations of programs that know nothing of cenote are served, by each route: the figures of docs/preload.md. Each client is a program of
+bench/reach/clients/, and runs on the simulated GPU in a process of its own. Prints a line of JSON for each client and route.
+
+    python bench/reach/served.py [--packages FOLDER]... [CLIENT...]
+
+The packages of the clients are those of this Python, of .venv/libraries, and of the folders that are named (pip install --target FOLDER). What is
+counted are the blocks in cenote's trace; what it left to the driver is in its line of figures. A client whose package is not there is told of.
+PyCUDA comes as source, and was built with CUDA_ENABLE_CURAND = False.
+"""
+import argparse
+import csv
+import glob
+import gzip
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+from typing import Iterator, NamedTuple
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+ROUTES = {"preload": ["--preload"], "forward": ["--forward"], "adapter": []}
+LEFT = re.compile(r"left to the driver: (.*?)(?: \(cenote|$)")
+JAX = {"XLA_FLAGS": "--xla_gpu_autotune_level=0", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "2"}
+# TensorFlow opens the libraries of CUDA 12 by these names. It takes functions out of them that CUDA 13 has unchanged.
+CUDA_12 = {"libcudart.so.12": "libcudart.so.13", "libcublas.so.12": "libcublas.so.13", "libcublasLt.so.12": "libcublasLt.so.13",
+           "libcufft.so.11": "libcufft.so.12", "libcusolver.so.11": "libcusolver.so.12", "libcupti.so.12": "libcupti.so.13"}
+WHOLE = ("preload", "forward")
+
+
+class Client(NamedTuple):
+    package: str  # as pip calls it
+    program: str
+    variables: dict[str, str] = {}
+    routes: tuple[str, ...] = WHOLE
+    names: dict[str, str] = {}  # by which it opens libraries that are simulated under others
+
+
+CLIENTS = {
+    "numba-cuda": Client("numba-cuda", "numba_arrays.py"),
+    "numba-cuda with cenote.numba": Client("numba-cuda", "numba_arrays.py", {"NUMBA_CUDA_MEMORY_MANAGER": "cenote.numba"}, ("adapter",)),
+    "cuda.core": Client("cuda-core", "cuda_core_buffers.py"),
+    "cuda.core with cenote.cuda_core": Client("cuda-core", "cuda_core_adapter.py", {}, ("adapter",)),
+    "CuPy": Client("cupy-cuda13x", "cupy_arrays.py"),
+    "PyTorch": Client("torch", "torch_step.py"),
+    "PyTorch, cudaMallocAsync": Client("torch", "torch_step.py", {"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync"}),
+    "PyTorch, expandable segments": Client("torch", "torch_step.py", {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}),
+    "PyTorch with cenote": Client("torch", "torch_step.py", {"CENOTE": "on"}, ("adapter",)),
+    "JAX": Client("jax", "jax_step.py", JAX),
+    "JAX, platform": Client("jax", "jax_step.py", {**JAX, "XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}),
+    "JAX, cuda_async": Client("jax", "jax_step.py", {**JAX, "XLA_PYTHON_CLIENT_ALLOCATOR": "cuda_async"}),
+    "JAX, vmm": Client("jax", "jax_step.py", {**JAX, "XLA_PYTHON_CLIENT_ALLOCATOR": "vmm"}),
+    "ONNX Runtime": Client("onnxruntime-gpu", "onnx_session.py"),
+    "RMM": Client("rmm-cu13", "rmm_buffers.py"),
+    "TensorFlow": Client("tensorflow", "tensorflow_step.py", TENSORFLOW, names=CUDA_12),
+    "TensorFlow, cuda_malloc_async": Client("tensorflow", "tensorflow_step.py", TENSORFLOW | {"TF_GPU_ALLOCATOR": "cuda_malloc_async"},
+                                            names=CUDA_12),
+    "PyCUDA": Client("pycuda", "pycuda_arrays.py"),
+}
+
+
+def start(client: Client, folders: list[str]) -> list[str]:
+    """A command of Python that adds the folders and runs the program."""
+    code = (f"import runpy, site\nfor folder in {folders!r}: site.addsitedir(folder)\n"
+            f"runpy.run_path({str(HERE / 'clients' / client.program)!r}, run_name='__main__')")
+    return [sys.executable, "-c", code]
+
+
+def version(client: Client, folders: list[str]) -> str:
+    """Of the package that the client would import; empty if there is none."""
+    from importlib.metadata import distributions
+    return next((found.version for found in distributions(name=client.package, path=[*folders, *sys.path])), "")
+
+
+def blocks(pattern: str) -> int:
+    count = 0
+    for path in glob.glob(pattern):
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            count += sum(row["op"] == "a" for row in csv.DictReader(file))
+    return count
+
+
+def measure(client: Client, route: str, folders: list[str]) -> dict[str, object]:
+    sys.path.insert(0, str(ROOT / "python"))
+    from cenote import places
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, real in client.names.items():
+            os.symlink(os.path.join(places.simulation_folder(), real), os.path.join(scratch, name))
+        variables = {**os.environ, **client.variables, "PYTHONPATH": str(ROOT / "python"), "CENOTE_BUILD": places.build_folder()}
+        variables["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [scratch if client.names else "", variables.get("LD_LIBRARY_PATH")]))
+        variables["CENOTE_TRACE"] = f"{scratch}/%p.csv.gz"
+        command = [sys.executable, "-m", "cenote", "run", "--sim", "16GiB", *ROUTES[route], "--", *start(client, folders)]
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=500)
+        if done.returncode:
+            said = (done.stderr.strip().splitlines() or ["no word"])[-1]
+            return {"failed": re.sub(r"/\S*/", "", said)}  # without the folders of this machine
+        left = LEFT.search(done.stderr)
+        return {"served": blocks(f"{scratch}/*.csv.gz"), "left": left[1] if left else ""}
+
+
+def rows(name: str, packages: list[str]) -> Iterator[dict[str, object]]:
+    client = CLIENTS[name]
+    folders = [*([] if client.package == "torch" else [os.path.join(sys.prefix, "libraries")]), *packages]
+    is_there = version(client, folders)
+    for route in client.routes:
+        found = measure(client, route, folders) if is_there else {"missing": client.package}
+        yield {"client": name, "version": is_there, "route": route, **found}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--packages", action="append", default=[], metavar="FOLDER")
+    parser.add_argument("clients", nargs="*", metavar="CLIENT")
+    options = parser.parse_args()
+    unknown = set(options.clients) - set(CLIENTS)
+    if unknown:
+        parser.error(f"no client {', '.join(sorted(unknown))}; there are {', '.join(CLIENTS)}")
+    folders = [os.path.abspath(folder) for folder in options.packages]
+    for name in options.clients or CLIENTS:
+        for row in rows(name, folders):
+            print(json.dumps(row), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
