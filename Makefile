@@ -91,7 +91,7 @@ quick:
 	@tools/test $(JOBS) quick sources
 
 # Lanes of `make test`, the longest first: none needs what another one makes. tools/test runs them and counts what they write to REPORT.
-LANES = torch-cenote python torch sanitizers debug torch-apart clang check
+LANES = torch-cenote python dry-run torch sanitizers debug torch-apart clang check
 .PHONY: $(LANES:%=lane-%) lane-quick lane-sources
 
 # Growth and explanations in processes of their own: other tests say cenote.step(), which is for good. test_math: kernels write nothing.
@@ -102,8 +102,14 @@ lane-torch-cenote:
 lane-torch-apart:
 	for each in $(APART); do CENOTE_TEST_ALLOCATOR=cenote $(PYTEST) tests/torch/only_cenote/test_cenote_$$each.py --junitxml=$(REPORT)/$$each.xml || exit 1; done
 
+# Programs on the simulated GPU that a dry run ends; and all other tests of the command and the package.
+DRY_RUN = $(foreach word,dry_run% values advice% ranks trainers limit next_value same_verdict,$(filter tests/python/test_$(word).py,$(wildcard tests/python/test_*.py)))
+
+lane-dry-run:
+	$(PYTEST) -m "not deep" $(DRY_RUN) --junitxml=$(REPORT)/dry-run.xml
+
 lane-python:
-	$(PYTEST) -m "not deep" tests/python --junitxml=$(REPORT)/python.xml
+	$(PYTEST) -m "not deep" tests/python $(DRY_RUN:%=--ignore %) --junitxml=$(REPORT)/python.xml
 
 # PyTorch's own allocator on the simulated GPU: again when the sources of one of these, or a test, have changed. The stamp is committed.
 lane-torch:
