@@ -3,7 +3,7 @@ import argparse
 
 import torch
 
-WIDTH, WORDS = 512, 128
+WIDTH, WORDS = 256, 256
 
 
 class Data(torch.utils.data.Dataset):

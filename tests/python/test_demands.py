@@ -90,6 +90,13 @@ def test_the_second_time_nothing_is_read(examine, monkeypatch):
     assert examine() == first
 
 
+def test_a_torch_behind_a_link_is_the_same(examine, world, monkeypatch):
+    first = examine()
+    (world / "link").symlink_to("site")
+    monkeypatch.setattr(demands.elf, "read", lambda path: pytest.fail("was read again"))
+    assert demands.examine(demands.find_torch([str(world / "link")]), str(world / "sim")) == first
+
+
 def test_a_change_is_seen(examine, world):
     assert examine() == ""
     library(world / "sim/libcublas.so.13", "libcublas.so.13", "libcublas.so.13", ["cublasOld"])

@@ -14,7 +14,7 @@ from typing import Any, Mapping, Optional, Sequence
 from cenote.launch import environment
 
 REQUEST_MAX = 1 << 20
-SECONDS = 10  # for the copy's answers, which need no work
+SECONDS = 60  # for the answers of a copy, which at first imports what an optimizer needs; one that has ended is noticed at once
 
 
 class Gone(Exception):

@@ -25,6 +25,7 @@ from typing import Any, Callable, Iterator, Optional
 
 from cenote.base import source
 from cenote.base.tracebacks import hide
+from cenote.labels import calls
 from cenote.labels.hooks import replace
 
 PLACES_MAX = 20
@@ -35,7 +36,6 @@ SAVERS = (("torch", "save", "torch.save"), ("torch.serialization", "save", "torc
 
 
 class Thread(threading.local):
-    is_inside = False  # a call of a module
     is_saving = False
 
 
@@ -137,35 +137,13 @@ class Seen:
 
     def start(self) -> None:
         self.peaks = Peaks(self.torch)
-        self.wrap_modules()
+        calls.watch(self.torch, self.module_is_called, self.module_has_returned)
         self.wrap_loaders()
         self.wrap_savers()
 
     # --- models
 
-    def wrap_modules(self) -> None:
-        module_type, thread, is_compiling = self.torch.nn.Module, self.thread, self.torch.compiler.is_compiling
-        inside = module_type.__call__
-
-        def call(self_: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling():
-                return inside(self_, *args, **kwargs)
-            is_outermost = not thread.is_inside
-            if is_outermost:
-                self.module_is_called(self_)
-                thread.is_inside = True
-            try:
-                return inside(self_, *args, **kwargs)
-            except BaseException as error:
-                hide(error)
-                raise
-            finally:
-                if is_outermost:
-                    self.module_has_returned()
-        replace(module_type, "__call__", call)
-
     def module_has_returned(self) -> None:
-        self.thread.is_inside = False
         if self.is_evaluating:
             self.evaluation_has_returned()
 

@@ -105,6 +105,7 @@ def wait(connection: socket.socket, arguments: Arguments) -> None:
         tell(connection, {"refused": "the program asks for the GPU before it reads its arguments"})
         os._exit(0)
     tell(connection, {"ready": os.getpid()})
+    import_for_optimizers()
     while True:
         try:
             request, streams, _, _ = socket.recv_fds(connection, REQUEST_MAX, 1)
@@ -119,6 +120,15 @@ def wait(connection: socket.socket, arguments: Arguments) -> None:
         os.close(streams[0])
         tell(connection, {"process": child})
         tell(connection, {"status": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])})
+
+
+def import_for_optimizers() -> None:
+    """The first optimizer of a run imports 841 modules, which takes longer than all else that most runs do. Here it happens once for all runs, while
+    the first one goes on."""
+    try:
+        import torch._dynamo  # noqa: F401
+    except Exception:  # then each run finds that out by itself
+        pass
 
 
 def streams_to(output: int) -> None:

@@ -3,7 +3,7 @@ import functools
 import inspect
 import weakref
 from types import ModuleType
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Iterator, Optional
 
 from cenote.labels.hooks import replace
 from cenote.remedies.remedy import ROUNDED, SAME, Remedy
@@ -16,6 +16,11 @@ def class_of(torch: Any, optimizer: Any) -> str:
     kind: Any = getattr(type(optimizer), "cenote_stands_for", type(optimizer))
     name = str(kind.__name__)
     return name if getattr(torch.optim, name, None) is kind else ""
+
+
+def parameters_of(optimizer: Any) -> Iterator[Any]:
+    for group in optimizer.param_groups:
+        yield from group["params"]
 
 
 class OfOptimizer(Remedy):
@@ -96,13 +101,12 @@ class EightBit(OfOptimizer):
                 with torch.enable_grad():
                     loss = closure()
             with torch.no_grad():
-                for group in self.param_groups:
-                    for parameter in group["params"]:
-                        if parameter.grad is not None:
-                            if not self.state[parameter]:
-                                self.state[parameter].update(new_state(self, parameter))
-                            self.state[parameter]["step"] += 1
-                            parameter.mul_(1)  # in place, as the kernel
+                for parameter in parameters_of(self):
+                    if parameter.grad is not None:
+                        if not self.state[parameter]:
+                            self.state[parameter].update(new_state(self, parameter))
+                        self.state[parameter]["step"] += 1
+                        parameter.mul_(1)  # in place, as the kernel
             return loss
         return type(kind.__name__, (kind,), {"step": step, "cenote_stands_for": kind, "__module__": kind.__module__})
 
@@ -148,7 +152,7 @@ class InBackward(Remedy):
         return call
 
     def is_built(self, optimizer: Any) -> None:
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad]
+        parameters = [parameter for parameter in parameters_of(optimizer) if parameter.requires_grad]
         if not self.is_on:
             for parameter in parameters[:1]:
                 parameter.register_post_accumulate_grad_hook(functools.partial(self.count, weakref.ref(optimizer)))
@@ -203,9 +207,8 @@ class FreedGradients(Remedy):
 
     def has_stepped(self, optimizer: Any) -> None:
         if self.is_on:
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    parameter.grad = None
+            for parameter in parameters_of(optimizer):
+                parameter.grad = None
         elif self.why_not:
             self.stepped, self.why_not = weakref.ref(optimizer), "no gradient lives from one step into the next forward"
 
@@ -213,5 +216,5 @@ class FreedGradients(Remedy):
         optimizer = self.stepped() if self.stepped is not None and is_training else None
         if optimizer is not None:
             self.stepped = None
-            if any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"]):
+            if any(parameter.grad is not None for parameter in parameters_of(optimizer)):
                 self.found()

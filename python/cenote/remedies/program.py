@@ -4,21 +4,16 @@ inside/fit_report.py makes one object if CENOTE_DRY_REMEDIES is set: "look", or 
 that begins at a copy (inside/waiting.py) is told its remedies later than one from the start; both come before the program's first model.
 """
 import functools
-import threading
 import weakref
 from types import ModuleType
 from typing import Any, Callable
 
-from cenote.base.tracebacks import hide
+from cenote.labels import calls
 from cenote.labels.hooks import replace
 from cenote.remedies import table, trainers
 from cenote.remedies.remedy import Remedy
 
 LOOK = "look"
-
-
-class Thread(threading.local):
-    is_inside = False  # a call of a module
 
 
 class Remedies:
@@ -28,14 +23,13 @@ class Remedies:
         self.torch: Any = torch
         self.all = [kind(torch) for kind in table.ALL]
         self.on: list[Remedy] = []
-        self.thread = Thread()
         self.known: weakref.WeakSet[Any] = weakref.WeakSet()  # models that were called, and their parts
         self.roots: weakref.WeakSet[Any] = weakref.WeakSet()  # the models themselves
 
     def start(self, wanted: str) -> None:
         for remedy in self.all:
             remedy.starts()
-        self.wrap_modules()
+        calls.watch(self.torch, self.is_called, around=self.around)
         self.wrap_optimizers()
         self.switch_on(wanted)
 
@@ -49,27 +43,6 @@ class Remedies:
                 remedy.is_on, remedy.setting = True, setting
                 self.on.append(remedy)
                 remedy.begins()
-
-    def wrap_modules(self) -> None:
-        module_type, thread, is_compiling = self.torch.nn.Module, self.thread, self.torch.compiler.is_compiling
-        inside = module_type.__call__
-
-        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling():
-                return inside(module, *args, **kwargs)
-            is_outermost = not thread.is_inside
-            try:
-                if is_outermost:
-                    self.is_called(module)
-                    thread.is_inside = True
-                return self.around(inside, module, is_outermost and self.is_model(module))(module, *args, **kwargs)
-            except BaseException as error:
-                hide(error)
-                raise
-            finally:
-                if is_outermost:
-                    thread.is_inside = False
-        replace(module_type, "__call__", call)
 
     def wrap_optimizers(self) -> None:
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -86,7 +59,8 @@ class Remedies:
         register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: None if is_compiling() else self.tell("steps", optimizer))
         register_optimizer_step_post_hook(lambda optimizer, args, kwargs: None if is_compiling() else self.tell("has_stepped", optimizer))
 
-    def around(self, call: Callable[..., Any], module: Any, is_model: bool) -> Callable[..., Any]:
+    def around(self, call: Callable[..., Any], module: Any, is_outermost: bool) -> Callable[..., Any]:
+        is_model = is_outermost and self.is_model(module)
         for remedy in self.on:
             call = remedy.around(call, module, is_model)
         return call

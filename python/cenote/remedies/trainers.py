@@ -73,7 +73,7 @@ def set_options(library: str, options: dict[str, Any]) -> None:
         if name in sys.modules:
             wrap(sys.modules[name])
         else:
-            sys.meta_path.insert(0, Finder(name, wrap))  # type: ignore[arg-type]
+            sys.meta_path.insert(0, Finder(name, wrap))
 
 
 class Finder:
@@ -85,7 +85,7 @@ class Finder:
     def find_spec(self, name: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None) -> Optional[ModuleSpec]:
         if name != self.name:
             return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        sys.meta_path.remove(self)
         for finder in sys.meta_path:
             spec = finder.find_spec(name, path, target) if hasattr(finder, "find_spec") else None
             if spec is not None:

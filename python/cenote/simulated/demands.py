@@ -54,9 +54,9 @@ def stem(soname: str) -> Optional[str]:
 
 
 def find_torch(paths: Iterable[str]) -> Optional[Torch]:
-    """The torch that Python would import, without importing it."""
+    """The torch that Python would import, without importing it. The cache has it once, whatever links lead there."""
     for path in paths:
-        folder = os.path.join(path, "torch")
+        folder = os.path.realpath(os.path.join(path, "torch"))
         try:
             with open(os.path.join(folder, "version.py"), encoding="utf-8") as file:
                 match = re.search(r"__version__ = ['\"]([^'\"]+)", file.read())
