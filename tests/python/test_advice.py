@@ -193,46 +193,6 @@ def test_steps(advised):
 
 # --- what is tried, and what is not
 
-REFUSED = """
-    import torch
-    model = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.Linear(512, 512)).cuda()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1, foreach=False)
-    for step in range(4):
-        optimizer.zero_grad()
-        with torch.autocast("cuda", torch.bfloat16):
-            loss = torch.utils.checkpoint.checkpoint(model, torch.zeros(8, 512, device="cuda"), use_reentrant=False).sum()
-        for half in range(2):
-            loss.backward(retain_graph=not half)
-        optimizer.step()
-"""
-
-
-def test_what_the_program_does_already(advised):
-    done, rows, found = advised(REFUSED, only="checkpointing,autocast,bfloat16,fused,8bit,in-backward,freed-gradients")
-    assert done.returncode == 0 and list(rows) == ["bfloat16"], done.stderr
-    assert found["advice"]["left_out"] == {
-        "checkpointing": "the program checkpoints already", "autocast to bfloat16": "the program uses autocast already",
-        "fused step of the optimizer": "the optimizer steps without foreach already",
-        "Adam with states of 8 bits, modelled on bitsandbytes": "the optimizer is SGD, and no Adam or AdamW of torch.optim",
-        "step in backward": "gradients are summed over 2 calls of backward",
-        "gradients freed after the step": "no gradient lives from one step into the next forward"}
-
-
-def test_what_has_nothing_to_change_is_left_out(advised):
-    done, rows, found = advised("""
-        import os, torch
-        model = torch.nn.Linear(1024, 1024, device="cuda", dtype=torch.bfloat16).eval()
-        with torch.no_grad():
-            model(torch.zeros(64, 1024, device="cuda", dtype=torch.bfloat16))
-    """)
-    assert done.returncode == 0 and rows == {}, done.stderr
-    left_out = found["advice"]["left_out"]
-    assert left_out["checkpointing"] == "no model was called in training" and left_out["autocast to bfloat16"] == "the model has no float32 weights"
-    assert left_out["step in backward"] == "no optimizer stepped" and len(left_out) == 10
-    assert left_out["half the batch"].startswith("argparse read no such argument, and no DataLoader of PyTorch")
-    assert "none of the remedies" in done.stdout and "not tried: checkpointing: no model was called in training" in done.stdout
-
-
 SMALL = """
     import torch
 
@@ -265,6 +225,62 @@ SMALL = """
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)
 """
+
+REFUSED = """
+    import torch
+    model = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.Linear(512, 512)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, foreach=False)
+    for step in range(4):
+        optimizer.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = torch.utils.checkpoint.checkpoint(model, torch.zeros(8, 512, device="cuda"), use_reentrant=False).sum()
+        for half in range(2):
+            loss.backward(retain_graph=not half)
+        optimizer.step()
+"""
+
+
+def test_what_the_program_does_already(advised):
+    done, rows, found = advised(REFUSED, only="checkpointing,autocast,bfloat16,fused,8bit,in-backward,freed-gradients")
+    assert done.returncode == 0 and list(rows) == ["bfloat16"], done.stderr
+    assert found["advice"]["left_out"] == {
+        "checkpointing": "the program checkpoints already", "autocast to bfloat16": "the program uses autocast already",
+        "fused step of the optimizer": "the optimizer steps without foreach already",
+        "Adam with states of 8 bits, modelled on bitsandbytes": "the optimizer is SGD, and no Adam or AdamW of torch.optim",
+        "step in backward": "gradients are summed over 2 calls of backward",
+        "gradients freed after the step": "no gradient lives from one step into the next forward"}
+
+
+def test_gradients_that_are_looked_at_before_the_step(advised):
+    """By a clip of values; and GradScaler's step, with autocast, which bfloat16 does without."""
+    code = SMALL.replace("optimizer.step()", "torch.nn.utils.clip_grad_value_(model.parameters(), 1); optimizer.step()")
+    done, rows, found = advised(code, only="in-backward")
+    assert rows == {} and found["advice"]["left_out"] == {"step in backward": "the program clips gradients between backward and the step"}
+    code = SMALL.replace("loss.backward()", "scaler.scale(loss).backward()").replace("optimizer.step()", "scaler.step(optimizer); scaler.update()")
+    code = code.replace("output = model(x)", """with torch.autocast("cuda", torch.float16):
+            output = model(x)""").replace("criterion =", """scaler = torch.amp.GradScaler("cuda")
+    criterion =""")
+    done, rows, found = advised(code, only="in-backward,autocast,bfloat16")
+    assert list(rows) == ["bfloat16"] and rows["bfloat16"]["verdict"] == "fits", rows
+    assert rows["bfloat16"]["line"].endswith("; without autocast and GradScaler")
+    assert rows["bfloat16"]["kinds"]["parameters"] == 2 * 6 * (2 * 256 * 1024 + 1280)
+    assert found["advice"]["left_out"] == {"step in backward": "GradScaler looks at all gradients before the step",
+                                           "autocast to bfloat16": "the program uses autocast already"}
+
+
+def test_what_has_nothing_to_change_is_left_out(advised):
+    done, rows, found = advised("""
+        import os, torch
+        model = torch.nn.Linear(1024, 1024, device="cuda", dtype=torch.bfloat16).eval()
+        with torch.no_grad():
+            model(torch.zeros(64, 1024, device="cuda", dtype=torch.bfloat16))
+    """)
+    assert done.returncode == 0 and rows == {}, done.stderr
+    left_out = found["advice"]["left_out"]
+    assert left_out["checkpointing"] == "no model was called in training" and left_out["autocast to bfloat16"] == "the model has no float32 weights"
+    assert left_out["step in backward"] == "no optimizer stepped" and len(left_out) == 10
+    assert left_out["half the batch"].startswith("argparse read no such argument, and no DataLoader of PyTorch")
+    assert "none of the remedies" in done.stdout and "not tried: checkpointing: no model was called in training" in done.stdout
 
 
 def test_a_remedy_that_breaks_the_program_has_a_row(advised):

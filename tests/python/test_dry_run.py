@@ -157,6 +157,24 @@ def test_an_error_that_is_caught(dry):
     assert "the error was caught" in done.stdout and "5 steps" in done.stdout
 
 
+def test_what_a_library_takes_after_an_error_that_is_caught(dry):
+    """PyTorch held the whole card, gave it back, and cuBLAS took a part of it: together that is more than the card has, at no one time."""
+    done, found = dry("""
+        import torch
+        try:
+            whole = torch.empty(min(torch.cuda.mem_get_info()[0] - (16 << 20), 1 << 30), dtype=torch.uint8, device="cuda")
+            more = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+        except torch.OutOfMemoryError:
+            del whole
+            torch.cuda.empty_cache()
+        ones = torch.ones(256, 256, device="cuda")
+        ones @ ones
+    """, "--gpu", "1GiB", "--advise=fused")
+    device = found["processes"][0]["devices"]["0"]
+    assert device["reserved_peak"] + device["others"] > 1 << 30 and done.returncode == 4, done.stderr
+    assert "held 1.00 GiB at most" in done.stdout and found["advice"]["rows"] == []
+
+
 def test_fragmentation_is_the_allocators(dry):
     """The live bytes fit; under cenote the script fits, too, and under PyTorch's own allocator it does not."""
     code = """

@@ -71,7 +71,7 @@ def paces(reports: Sequence[dict[str, Any]], capacity: int) -> list[Pace]:
     for report in reports:
         for device, figures in report["devices"].items():
             late = late_bytes(report, device)
-            if figures["reserved_peak"] + figures["others"] + late > capacity:
+            if late and figures["reserved_peak"] + figures["others"] + late > capacity:
                 found.append(Pace(report, device, "state", late, late, capacity))
     return sorted(found, key=lambda pace: (not pace.has_no_end, pace.last_step))
 

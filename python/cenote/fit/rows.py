@@ -46,7 +46,7 @@ def lines(advice: Advice) -> list[str]:
     card = quantity.write_size(advice.capacity)
     is_on_card = advice.as_it_is.capacity == advice.capacity
     where = "" if is_on_card else f" on a GPU of {quantity.write_size(command_line.MOST_CAPACITY)}, and again on {card} if it may fit"
-    first = ["as it is", size(advice.as_it_is.least_needed()), "", verdict.WORDS[advice.as_it_is.verdict if is_on_card else "fits not"], "", ""]
+    first = ["as it is", size(advice.as_it_is.least_needed()), "", verdict.WORDS[advice.verdict], "", ""]
     table = [["", "needs", "saved", f"on {card}", "numbers", "what to write"], first]
     table += [cells(row, advice) for row in advice.rows if helps(row, advice)]
     useless = [little(row, advice) for row in advice.rows if not helps(row, advice)]

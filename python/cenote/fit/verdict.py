@@ -348,7 +348,7 @@ def failure_lines(outcome: Outcome, failure: dict[str, Any]) -> list[str]:
     if outcome.was_caught:
         times = plural(outcome.failures, "time")
         worst = outcome.worst()
-        held = f", and held {size(outcome.needed())} at most" if worst else ""
+        held = f", and held {size(min(outcome.needed(), outcome.capacity))} at most" if worst else ""
         lines.append(f"  the error was caught, {times}: the program went on ({how_far(outcome)}{held})")
     elif outcome.status < 0:
         lines.append(f"  then the program was {how_it_ended(outcome.status)}")

@@ -140,6 +140,7 @@ class InBackward(Remedy):
         self.counts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # gradients of an optimizer's first parameter since its step
         for owner in (self.torch.nn.utils, self.torch.nn.utils.clip_grad):
             replace(owner, "clip_grad_norm_", self.refusing(owner.clip_grad_norm_, "the program clips the norm of all gradients together"))
+            replace(owner, "clip_grad_value_", self.refusing(owner.clip_grad_value_, "the program clips gradients between backward and the step"))
         scaler = self.torch.amp.GradScaler
         replace(scaler, "unscale_", self.refusing(scaler.unscale_, "GradScaler looks at all gradients before the step"))
         replace(scaler, "_maybe_opt_step", self.refusing(scaler._maybe_opt_step, "GradScaler looks at all gradients before the step"))
