@@ -2,6 +2,7 @@
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -58,6 +59,7 @@ def test_it_fits(dry):
     done, found = dry(TRAIN, "--gpu", "2GiB", fresh=True)
     assert done.returncode == 0, done.stderr
     assert "\nfits: " in done.stdout and "5 steps of the optimizer, then ended" in done.stdout and "the end" not in done.stdout.splitlines()
+    assert "tight" not in done.stdout
     device = found["processes"][0]["devices"]["0"]
     assert found["verdict"] == "fits" and found["steps"] == 5 and device["peak_step"] == 2
     assert sum(device["kinds"].values()) == device["live_peak"] == sum(device["phases"].values())
@@ -75,12 +77,16 @@ def test_it_does_not_fit(dry, tmp_path):
     number = line_of(TRAIN, "model(x)")
     assert f"does not fit: memory ran out in step 1, forward, at train.py:{number}\n    loss = model(x).sum()" in done.stdout
     assert "missing" in done.stdout and "no allocator would make it fit" in done.stdout
+    size = "[0-9.]+ MiB"
+    assert re.search(rf"  wanted {size} more beside {size} live \({size} held\) and {size} context and others on cuda:0\n", done.stdout)
     assert f"in numbers: cenote dry-run --advise --json {tmp_path}/out.json --sim 1GiB train.py --batch-size 128\n" in done.stdout.replace("'", "")
     assert found["failure"]["phase"] == "forward" and found["largest"]["verdict"] == "fits"
     assert found["missing"] == found["largest"]["least_needed"] - (1 << 30) > 0
     needed = found["largest"]["needed"]  # with that much it fits
     done, found = dry(TRAIN, "--gpu", str(-(-needed // (2 * MIB)) * 2 * MIB), arguments=["--batch-size", "128"])
     assert done.returncode == 0 and found["verdict"] == "fits", done.stdout
+    done, _ = dry(TRAIN, "--gpu", str((found["needed"] // (2 * MIB) + 8) * 2 * MIB), arguments=["--batch-size", "128"])
+    assert done.returncode == 0 and "that is tight: some programs needed 5 % more on a card than in a dry run" in done.stdout, done.stdout
 
 
 def test_in_backward(dry):

@@ -13,7 +13,7 @@ from cenote.base.quantity import MIB, readable as size
 from cenote.fit import for_now, named, observed
 
 NAMED_LEAST = 8 * MIB  # smaller parts are not listed
-TIGHT = 50  # a verdict is tight if less than 1/50 of the card is left
+TIGHT = 20  # a verdict is tight if less than 1/20 of the card is left: bench/accuracy has programs that needed so much more on a card
 ROWS_MAX = 16  # of devices and ranks in the list
 
 READS_MAX = 8  # places at which unknown values were read that are listed
@@ -154,6 +154,10 @@ class Outcome(NamedTuple):
         """Report, figures and number of the device with the highest reserved peak."""
         found = [(report, figures, number) for report in self.used for number, figures in report["devices"].items()]
         return max(found, key=lambda one: one[1]["reserved_peak"], default=None)
+
+    def others_on(self, device: int) -> int:
+        """Bytes that the context and others take on the device; 0: not known."""
+        return max((figures["others"] for report in self.used for number, figures in report["devices"].items() if int(number) == device), default=0)
 
     def least_needed(self) -> int:
         """The peak of live bytes and the context: no allocator can do with less."""
@@ -314,7 +318,7 @@ def fits_lines(outcome: Outcome) -> list[str]:
     first = f"{size(needed)} of {size(outcome.capacity)} at most, {size(outcome.capacity - needed)} left ({how_far(outcome)})"
     lines = [f"fits for now: {for_now.short(outcome.paces[0])}", f"  so far {first}"] if outcome.verdict == "grows" else [f"fits: {first}"]
     if outcome.capacity - needed < outcome.capacity // TIGHT:
-        lines.append("  that is tight: context and workspaces are models, and a real card may need more for them")
+        lines.append("  that is tight: some programs needed 5 % more on a card than in a dry run (docs/accuracy.md)")
     return lines + growth_lines(outcome) + peak_lines(outcome) + device_lines(outcome)
 
 
@@ -340,7 +344,9 @@ def failure_lines(outcome: Outcome, failure: dict[str, Any]) -> list[str]:
     lines += [f"  called at {at(one)} in {one['function']}" for one in callers]
     if failure["bytes"] is not None:
         asked = f"{size(failure['bytes'])} more" if failure["bytes"] < 1 << 60 else "an absurd size"
-        lines.append(f"  wanted {asked} beside {size(failure['live'])} live ({size(failure['reserved'])} held) on cuda:{failure['device']}")
+        beside = f"{size(failure['live'])} live ({size(failure['reserved'])} held)"
+        others = outcome.others_on(failure["device"])
+        lines.append(f"  wanted {asked} beside {beside}{f' and {size(others)} context and others' if others else ''} on cuda:{failure['device']}")
         for title, name in (("kind", "kinds"), ("phase", "phases")):
             if failure[name]:
                 lines.append(f"    by {title + ':':<6} {parts(failure[name])}")
