@@ -74,9 +74,9 @@ def act(text: str) -> None:
     if os.environ.get(DRY_RUN):
         from cenote.inside import fit_report
         fit_report.begin(sys.modules["torch"])
-    if os.environ.get(PHANTOMS):
         from cenote.phantoms import entry
-        entry.begin(sys.modules["torch"])
+        begin = entry.begin if os.environ.get(PHANTOMS) else entry.begin_whole
+        begin(sys.modules["torch"])
     if os.environ.get(SUMMARY, "off") != "off":
         from cenote.inside import run_summary
         run_summary.begin(sys.modules["torch"])

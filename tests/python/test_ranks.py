@@ -3,6 +3,7 @@ import json
 import os
 import pathlib
 import subprocess
+import tempfile
 import textwrap
 import time
 
@@ -16,6 +17,7 @@ from cenote.launch import processes
 MIB = 1 << 20
 HERE = pathlib.Path(__file__).parent
 LLAMA = ROOT / "examples/dry/llama_ranks.py"
+PIPELINES = ROOT / "examples/dry/pipeline_schedules.py"
 SMALL = "--layers 4 --dim 256 --heads 8 --kv-heads 4 --hidden 512 --vocabulary 1000 --length 128 --steps 3".split()
 SECONDS = 300
 IMPORTS = ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor.parallel", "torch.distributed.pipelining",
@@ -46,8 +48,7 @@ def dry(python, tmp_path):
 def measure(dry, python, tmp_path):
     """measure(RANKS, SCRIPT, ARGUMENT..., real="0,1"): what each real rank held. Without `real` torchrun starts all ranks, and none is a phantom."""
     def call(ranks, *program, real=None, allocator="cenote"):
-        folder = tmp_path / f"held-{real}"
-        folder.mkdir()
+        folder = pathlib.Path(tempfile.mkdtemp(dir=tmp_path))
         line = [HERE / "measured.py", folder, *program]
         launch = ["--world", ranks, "--rank", real]
         if real is None:
@@ -207,6 +208,50 @@ def test_the_job_is_whole(dry, tmp_path):
     assert first["exchanged"] == [1024, 1] and ninth["exchanged"] == [1024, 1]
 
 
+OBJECTS = """
+    import os, torch, torch.distributed as dist
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl")
+    rank, size = dist.get_rank(), dist.get_world_size()
+    letters = [{"from": rank, "text": "x" * (100 << 4 * to)} for to in range(size)]
+    calls = {
+        "all_gather_object": lambda do: do(found, letters[rank]),
+        "gather_object": lambda do: do(letters[rank], found if rank == 1 else None, 1),
+        "broadcast_object_list": lambda do: do(found if rank else letters, 0),
+        "scatter_object_list": lambda do: do(found, letters if rank == 1 else None, 1),
+        "send_object_list": lambda do: rank or do(letters, 1),
+        "recv_object_list": lambda do: rank and do(found, 0),
+    }
+    def held(do, call):
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_stats()
+        found[:] = [None] * size
+        call(do)
+        after = torch.cuda.memory_stats()
+        lengths = [one and len(one["text"]) for one in found]
+        return [*lengths, *(after[name] - before[name] for name in ("allocation.all.allocated", "requested_bytes.all.peak"))]
+    found = [None] * size
+    dist.barrier()
+    both = [{}, {}]
+    for i in (0, 1, 0, 1):                  # the first time communicators begin
+        for name, call in calls.items():
+            ours = getattr(dist, name)
+            both[i][name] = held((ours, ours.__wrapped__)[i], call)
+    assert both[0] == both[1], both
+    assert rank or both[0]["send_object_list"][-2] > 4, both
+    open(f"same-{rank}", "w")
+    dist.destroy_process_group()
+"""
+
+
+def test_objects_take_the_memory_that_pytorch_takes(dry, python, tmp_path):
+    """All ranks are real, and both ways work: the one with objects in the store, and PyTorch's own."""
+    (tmp_path / "objects.py").write_text(textwrap.dedent(OBJECTS))
+    torchrun = [python, "-m", "torch.distributed.run", "--nproc-per-node", 2, "--no-python", python]
+    done, _ = dry("--steps", 0, "--unknown", "zero", "--devices", 2, "--", *torchrun, "objects.py")
+    assert done.returncode == 0 and (tmp_path / "same-0").exists() and (tmp_path / "same-1").exists(), done.stdout + done.stderr
+
+
 def test_a_script_that_starts_its_own_ranks(dry, tmp_path):
     (tmp_path / "spawn.py").write_text("import torch, torch.distributed as dist\n"
                                        "dist.init_process_group('nccl', init_method='tcp://127.0.0.1:29511', rank=1, world_size=2)\n")
@@ -271,6 +316,9 @@ CASES = {
     "TP2 x FSDP2": (4, [LLAMA, *SMALL, "--tensor", "2"], ["0", "3"]),
     "PP2 x FSDP2": (4, [LLAMA, *SMALL, "--pipeline", "2"], ["0,2", "1,3"]),
     "PP2 x TP2": (4, [LLAMA, *SMALL, "--pipeline", "2", "--tensor", "2"], ["0,2", "1,3"]),
+    "GPipe": (4, [PIPELINES, "GPipe", "2"], ["0,1"]),
+    "1F1B": (4, [PIPELINES, "1F1B", "2"], ["2,3"]),
+    "Interleaved1F1B": (4, [PIPELINES, "Interleaved1F1B", "2"], ["0,1"]),
     "TP2 x FSDP2 of 8": (8, [LLAMA, *SMALL, "--tensor", "2"], ["0", "7"]),
 }
 
@@ -279,16 +327,13 @@ CASES = {
 @pytest.mark.parametrize("allocator", ["cenote", "native"])
 @pytest.mark.parametrize("case", CASES)
 def test_phantoms_change_nothing(measure, tmp_path, case, allocator):
-    """Beside torchrun with all ranks: peaks, number of allocations and memory outside the allocator. The stages of a pipeline exchange objects,
-    whose sizes PyTorch computes with kernels on a group that knows only the GPU: there `--rank` starts all ranks, and none is a phantom."""
+    """Beside torchrun with all ranks: peaks, number of allocations and memory outside the allocator."""
     (tmp_path / "ddp.py").write_text(textwrap.dedent(DDP))
     ranks, program, parts = CASES[case]
-    program = program or ["ddp.py"]
-    whole = ",".join(map(str, range(ranks))) if "--pipeline" in program else None
-    together = measure(ranks, *program, real=whole, allocator=allocator)
+    together = measure(ranks, *program or ["ddp.py"], allocator=allocator)
     assert sorted(together) == list(range(ranks))
     for real in parts:
-        apart = measure(ranks, *program, real=real, allocator=allocator)
+        apart = measure(ranks, *program or ["ddp.py"], real=real, allocator=allocator)
         assert sorted(apart) == [int(rank) for rank in real.split(",")]
         assert apart == {rank: together[rank] for rank in apart}
 

@@ -1,4 +1,5 @@
 """Makes this process one of a few real ranks of a large job: hook.py calls `begin` when torch is imported and CENOTE_PHANTOMS names the real ranks.
+In a dry run of which another program starts the ranks, all are real, and `begin_whole` only lets them exchange objects.
 
 The program does what it would do on a cluster: it reads RANK and WORLD_SIZE, calls init_process_group, makes groups and meshes. The store, the groups
 and the object collectives that it gets are those of this package.
@@ -62,3 +63,15 @@ def begin(torch: ModuleType) -> None:
         wrap(world, Members(world))
     except (AttributeError, KeyError, ImportError, OSError) as why:
         raise RuntimeError(f"phantom ranks need PyTorch {LEAST} or newer on the simulated GPU, and this is {torch.__version__}: {why!r}") from why
+
+
+def begin_whole(torch: ModuleType) -> None:
+    """A PyTorch that has not what is replaced here is left as it is."""
+    if not torch.version.cuda or not torch.distributed.is_available():
+        return
+    try:
+        from cenote.phantoms import objects, store
+        ours = objects.Objects(worlds.Whole(), store.OwnStore()).functions
+        replace({name: objects.on_gpu_only(function) for name, function in ours.items()})
+    except (AttributeError, ImportError):
+        return

@@ -1,21 +1,24 @@
-"""The object collectives of torch.distributed, among real ranks and phantoms.
+"""The object collectives of torch.distributed, among real ranks and phantoms, and among ranks that are all real.
 
 PyTorch's own exchange the sizes of pickled objects as tensors, on a group that knows only the GPU by kernels, which compute nothing here. Here real
-ranks exchange pickled objects through the store. A phantom's object is a copy of ours where all ranks give one; what one rank gives is that rank's
-alone, and if that rank is a phantom, it has to become real (world.need).
+ranks exchange pickled objects through the store, and then do on the GPU what PyTorch does there (on_device.py). A phantom's object is a copy of ours
+where all ranks give one; what one rank gives is that rank's alone, and if that rank is a phantom, it has to become real (world.need).
 """
+import functools
+import inspect
 import pickle
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
 import torch.distributed.distributed_c10d as c10d
 
-from cenote.phantoms.world import World
+from cenote.phantoms import on_device
+from cenote.phantoms.world import Whole, World
 
 
 class Objects:
     """The replacements: `functions` has them by their names."""
 
-    def __init__(self, world: World, store: Any) -> None:
+    def __init__(self, world: Union[World, Whole], store: Any) -> None:
         self.world, self.store = world, store
         self.calls: dict[str, int] = {}  # of each kind and group so far: real ranks make them in the same order
         self.functions: dict[str, Callable[..., Any]] = {
@@ -36,13 +39,10 @@ class Objects:
             return True
         return False
 
-    def take(self, key: str, rank: int, what: str) -> Any:
+    def take(self, key: str, rank: int, what: str) -> bytes:
         """What that real rank has put, or will put."""
         self.store.wait_for(rank, key, what)
-        return pickle.loads(self.store.inner.get(key))
-
-    def put(self, key: str, what: Any) -> None:
-        self.store.inner.set(key, pickle.dumps(what))
+        return bytes(self.store.inner.get(key))
 
     def one_rank(self, ranks: list[int], rank: Optional[int], group_rank: Optional[int]) -> int:
         if group_rank is not None:
@@ -51,57 +51,76 @@ class Objects:
 
     # --- where all ranks give an object
 
-    def everyones(self, what: str, own: Any, group: Any) -> list[Any]:
-        ranks, key, text = self.ranks(group), self.key(what, group), pickle.dumps(own)
-        self.store.inner.set(f"{key}/{self.world.rank}", text)
-        return [self.take(f"{key}/{rank}", rank, "the object for all_gather_object") if rank != self.world.rank and self.world.is_real(rank) else
-                pickle.loads(text) for rank in ranks]
+    def everyones(self, what: str, own: bytes, key: str, ranks: list[int]) -> list[bytes]:
+        """A phantom's is a copy of ours."""
+        return [self.take(f"{key}/{rank}", rank, f"the object for {what}") if rank != self.world.rank and self.world.is_real(rank) else own
+                for rank in ranks]
 
     def all_gather_object(self, object_list: list[Any], obj: Any, group: Any = None, weights_only: bool = False) -> None:
-        if not self.is_outside(group, "all_gather_object"):
-            found = self.everyones("all", obj, group)
-            object_list[:len(found)] = found
+        if self.is_outside(group, "all_gather_object"):
+            return
+        ranks, key, text = self.ranks(group), self.key("all", group), pickle.dumps(obj)
+        self.store.inner.set(f"{key}/{self.world.rank}", text)
+        found = self.everyones("all_gather_object", text, key, ranks)
+        if device := on_device.device_of(group):
+            on_device.all_gather(group, len(text), [len(one) for one in found], device)
+        object_list[:len(found)] = map(pickle.loads, found)
 
     def gather_object(self, obj: Any, object_gather_list: Optional[list[Any]] = None, dst: Optional[int] = None, group: Any = None,
                       group_dst: Optional[int] = None, weights_only: bool = False) -> None:
         if self.is_outside(group, "gather_object"):
             return
-        ranks, key = self.ranks(group), self.key("gather", group)
-        to = self.one_rank(ranks, dst, group_dst)
-        self.put(f"{key}/{self.world.rank}", obj)
-        if to != self.world.rank:
-            return
-        if object_gather_list is None:
+        ranks, key, text = self.ranks(group), self.key("gather", group), pickle.dumps(obj)
+        to, device = self.one_rank(ranks, dst, group_dst), on_device.device_of(group)
+        if to == self.world.rank and object_gather_list is None:
             raise ValueError("Argument object_gather_list must be specified on destination rank.")
-        real = [rank if self.world.is_real(rank) else self.world.rank for rank in ranks]
-        object_gather_list[:len(ranks)] = [self.take(f"{key}/{rank}", rank, "the object for gather_object") for rank in real]
+        self.store.inner.set(f"{key}/{self.world.rank}", text)
+        found = self.everyones("gather_object", text, key, ranks) if to == self.world.rank or device else []
+        if device:
+            on_device.gather(group, len(text), [len(one) for one in found], ranks.index(to), device)
+        if to == self.world.rank and object_gather_list is not None:
+            object_gather_list[:len(ranks)] = map(pickle.loads, found)
 
     # --- where one rank gives objects
 
-    def given(self, what: str, objects: Any, group: Any, rank: Optional[int], group_rank: Optional[int]) -> tuple[bool, Any]:
-        """Whether they are this rank's own, and what they are."""
-        source, key = self.one_rank(self.ranks(group), rank, group_rank), self.key(what, group)
+    def put(self, key: str, objects: list[Any]) -> list[bytes]:
+        texts = [pickle.dumps(one) for one in objects]
+        self.store.inner.set(key, pickle.dumps(texts))
+        return texts
+
+    def given(self, what: str, objects: Optional[list[Any]], group: Any, source: int) -> list[bytes]:
+        """By the source, which has them."""
+        key = self.key(what, group)
         if source == self.world.rank:
-            self.put(key, list(objects))
-            return True, objects
+            return self.put(key, objects or [])
         if not self.world.is_real(source):
             self.world.need(source, "the objects")
-        return False, self.take(key, source, f"the objects of {what}_object_list")
+        return list(pickle.loads(self.take(key, source, f"the objects of {what}_object_list")))
 
     def broadcast_object_list(self, object_list: list[Any], src: Optional[int] = None, group: Any = None, device: Any = None,
                               group_src: Optional[int] = None, weights_only: bool = False) -> None:
         if self.is_outside(group, "broadcast_object_list"):
             return
-        is_own, found = self.given("broadcast", object_list, group, src, group_src)
+        ranks = self.ranks(group)
+        source = self.one_rank(ranks, src, group_src)
+        found = self.given("broadcast", object_list, group, source)
+        is_own, sizes = source == self.world.rank, [len(one) for one in found]
+        if where := on_device.device_of(group, device):
+            send = functools.partial(c10d.broadcast, group_src=ranks.index(source), group=group)
+            on_device.given(sizes, where, send) if is_own else on_device.taken(sizes, where, send)
         if not is_own:
-            object_list[:] = found
+            object_list[:] = map(pickle.loads, found)
 
     def scatter_object_list(self, scatter_object_output_list: list[Any], scatter_object_input_list: Optional[list[Any]] = None,
                             src: Optional[int] = None, group: Any = None, group_src: Optional[int] = None, weights_only: bool = False) -> None:
         if self.is_outside(group, "scatter_object_list"):
             return
-        _, found = self.given("scatter", scatter_object_input_list or [], group, src, group_src)
-        scatter_object_output_list[0] = found[self.ranks(group).index(self.world.rank)]
+        ranks = self.ranks(group)
+        source = self.one_rank(ranks, src, group_src)
+        found = self.given("scatter", scatter_object_input_list, group, source)
+        if device := on_device.device_of(group):
+            on_device.scatter(group, [len(one) for one in found], ranks.index(source), device)
+        scatter_object_output_list[0] = pickle.loads(found[ranks.index(self.world.rank)])
 
     # --- from one rank to another
 
@@ -109,18 +128,36 @@ class Objects:
                          use_batch: bool = False, weights_only: bool = False) -> None:
         if self.is_outside(group, "send_object_list"):
             return
-        to = self.one_rank(self.ranks(group), dst, group_dst)
-        key = self.key(f"from {self.world.rank} to {to}", group)
-        if self.world.is_real(to):
-            self.put(key, list(object_list))
+        ranks = self.ranks(group)
+        to = self.one_rank(ranks, dst, group_dst)
+        texts = self.put(self.key(f"from {self.world.rank} to {to}", group), list(object_list))
+        if where := on_device.device_of(group, device):
+            on_device.given([len(one) for one in texts], where, on_device.by_pairs(c10d.send, group, ranks.index(to), use_batch))
 
     def recv_object_list(self, object_list: list[Any], src: Optional[int] = None, group: Any = None, device: Any = None,
                          group_src: Optional[int] = None, use_batch: bool = False, weights_only: bool = False) -> int:
         if self.is_outside(group, "recv_object_list"):
             return -1
-        source = self.one_rank(self.ranks(group), src, group_src)
+        ranks = self.ranks(group)
+        source = self.one_rank(ranks, src, group_src)
         key = self.key(f"from {source} to {self.world.rank}", group)
         if not self.world.is_real(source):
             self.world.need(source, "the objects that it sends")
-        object_list[:] = self.take(key, source, "the objects of recv_object_list")
+        found = list(pickle.loads(self.take(key, source, "the objects of recv_object_list")))
+        if where := on_device.device_of(group, device):
+            on_device.taken([len(one) for one in found], where, on_device.by_pairs(c10d.recv, group, ranks.index(source), use_batch))
+        object_list[:] = map(pickle.loads, found)
         return source
+
+
+def on_gpu_only(ours: Callable[..., Any]) -> Callable[..., Any]:
+    """In place of PyTorch's function, where all ranks are real: objects of a group that knows the CPU go their own way."""
+    pytorchs = getattr(c10d, ours.__name__)
+
+    @functools.wraps(pytorchs)
+    def call(*arguments: Any, **named: Any) -> Any:
+        given = inspect.signature(pytorchs).bind(*arguments, **named).arguments
+        group = given.get("group")
+        is_ours = not c10d._rank_not_in_group(group) and on_device.device_of(group, given.get("device"))
+        return (ours if is_ours else pytorchs)(*arguments, **named)
+    return call

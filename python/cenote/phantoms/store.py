@@ -10,6 +10,7 @@ import re
 import time
 from typing import Any, Callable, Optional, Sequence
 
+import torch.distributed.distributed_c10d as c10d
 from torch._C._distributed_c10d import FileStore, HashStore, Store
 
 from cenote.phantoms.world import Members, NeverCame, NotKnown, World
@@ -20,6 +21,20 @@ NUMBER = re.compile(r"\d+")
 REAL_SECONDS = 600  # that a real rank may take to set what only it can set
 OTHER_SECONDS = 30  # that real ranks have to set a key that may also be a phantom's
 LOOK = 0.2  # s between two looks whether a rank that is awaited has ended
+
+
+class OwnStore:
+    """The store that PyTorch has, of a job whose ranks are all real, with the methods of PhantomStore that objects.py uses."""
+
+    @property
+    def inner(self) -> Any:
+        return c10d._get_default_store()
+
+    def wait_for(self, rank: int, key: str, what: str) -> None:
+        try:
+            self.inner.wait([key], datetime.timedelta(seconds=REAL_SECONDS))
+        except RuntimeError as why:
+            raise NeverCame(f"rank {c10d.get_rank()} has waited for {what} of rank {rank}, which has not given it: {why}") from why
 
 
 class PhantomStore(Store):

@@ -44,6 +44,21 @@ class World(NamedTuple):
         raise Needed(f"rank {self.rank} needs {what} of rank {rank}, which has no process in this dry run; name it, too: --rank {named}")
 
 
+class Whole:
+    """A job of which all ranks are real and were started by another program, torchrun for example."""
+
+    @property
+    def rank(self) -> int:
+        import torch.distributed
+        return torch.distributed.get_rank()
+
+    def is_real(self, rank: int) -> bool:
+        return True
+
+    def need(self, rank: int, what: str) -> NoReturn:
+        raise AssertionError(f"rank {rank} is real")
+
+
 def read() -> World:
     """The world of this process. KeyError or ValueError if it was not told, or not by launch/ranks.py."""
     real = tuple(sorted(int(rank) for rank in os.environ[environment.PHANTOMS].split(",")))
