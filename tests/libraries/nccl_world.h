@@ -63,6 +63,7 @@ int ncclRedOpDestroy(int op, comm c);
 int ncclPhantomsWorld(int node, int count, const int *real);
 int ncclPhantomsMembers(const struct id *id, int ranks, const int *members);
 int ncclPhantomsNextSplit(int ranks, const int *parents);
+int ncclPhantomsUnheard(int room, int *ranks);
 int ncclGroupStart(void);
 int ncclGroupEnd(void);
 int ncclGroupSimulateEnd(void *estimate);

@@ -127,7 +127,11 @@ CASE(phantoms_of_collectives_say_what_we_say)
 
 CASE(what_only_a_phantom_knows_stays_as_it_was)
 {
+    int from[4];
     comm c = alone(5, 1);
+    fill(20);
+    OK(ncclAllReduce(FROM, TO, 3, INT32, SUM, c, STREAM));
+    EXPECT_EQ(ncclPhantomsUnheard(4, from), 0);
     fill(20);
     OK(ncclBroadcast(FROM, TO, 3, INT32, 0, c, STREAM));
     OK(ncclScatter(FROM, TO, 3, INT32, 4, c, STREAM));
@@ -136,8 +140,13 @@ CASE(what_only_a_phantom_knows_stays_as_it_was)
     OK(ncclRecv(TO, 3, INT32, 2, c, STREAM));
     OK(ncclSend(FROM, 3, INT32, 2, c, STREAM));
     expect_to(-1, -1, -1);
-    OK(ncclRecv(TO, LARGE, INT32, 2, c, STREAM));
+    OK(ncclRecv(TO, LARGE, INT32, 3, c, STREAM));
     expect_to(-1, -1, -1);
+    EXPECT_EQ(ncclPhantomsUnheard(4, from), 3);     /* rank 3's was too large to be told by any rank */
+    EXPECT_EQ(from[0], 0);
+    EXPECT_EQ(from[1], 4);
+    EXPECT_EQ(from[2], 2);
+    EXPECT_EQ(ncclPhantomsUnheard(1, from), 1);
 }
 
 CASE(parts_that_are_large_together_are_not_made_up)

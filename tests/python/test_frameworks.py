@@ -15,7 +15,7 @@ EXAMPLES = ROOT / "examples/dry"
 CASES = {
     "DeepSpeed, ZeRO 1": ("deepspeed", 4, ["deepspeed_zero.py", "1"], ["0", "3"]),
     "DeepSpeed, ZeRO 2": ("deepspeed", 4, ["deepspeed_zero.py", "2"], ["0", "3"]),
-    "DeepSpeed, ZeRO 3": ("deepspeed", 4, ["deepspeed_zero.py", "3"], ["0", "0,3"]),
+    "DeepSpeed, ZeRO 3": ("deepspeed", 4, ["deepspeed_zero.py", "3"], ["0", "3"]),
     "Megatron, TP2": ("megatron.core", 2, ["megatron_gpt.py", "2"], ["0", "1"]),
     "Megatron, TP2 x PP2": ("megatron.core", 4, ["megatron_gpt.py", "2", "2"], ["0,2", "1,3"]),
     "torchtitan, FSDP2": ("torchtitan", 2, ["titan_llama.py"], ["0", "1"]),

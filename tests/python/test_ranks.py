@@ -291,6 +291,31 @@ def test_a_wait_for_what_a_real_rank_does_not_do_ends(dry, tmp_path):
             "optimizer: with --steps 0 every rank runs to its end") in said(done.stdout)
 
 
+COMPARED = """
+    import os, torch, torch.distributed as dist
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl")
+    rank = dist.get_rank()
+    first = torch.tensor([7 if rank == 0 else -1]).cuda()
+    dist.broadcast(first, 0)
+    open(f"ran-{rank}-of-{os.environ['CENOTE_PHANTOMS']}", "w")
+    if first.item() != 7 or rank == WRONG:
+        raise RuntimeError(f"rank {rank} differs from rank 0")
+    torch.ones(2).cuda()
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("wrong, status", [(-1, 0), (9, 3)])
+def test_a_rank_that_fails_begins_again_once_with_what_it_did_not_hear(dry, tmp_path, wrong, status):
+    """As DeepSpeed's ZeRO 3, where each rank compares its modules with rank 0's; then one that is wrong for another reason."""
+    (tmp_path / "compared.py").write_text(textwrap.dedent(COMPARED).replace("WRONG", str(wrong)))
+    done, found = dry("--world", 16, "--rank", 9, "--steps", 0, "--unknown", "zero", "compared.py")
+    assert done.returncode == status, done.stdout + done.stderr
+    assert done.stderr.count("a rank failed, and what rank 0 sent it before was not known; again with rank 0 real, too") == 1
+    assert {path.name for path in tmp_path.glob("ran-*")} == {"ran-9-of-9", "ran-0-of-0,9", "ran-9-of-0,9"}
+
+
 def test_scripts_with_pytorch_end_with_a_command_that_is_killed(python, tmp_path):
     """The stand-in for Python, which runs a script in another process, ends that, too."""
     (tmp_path / "long.py").write_text("import os, time; print(os.getpid(), flush=True); time.sleep(100000)")

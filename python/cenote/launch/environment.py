@@ -50,6 +50,7 @@ DRY_STACKS = ".stacks"  # the ending of the file there to which a process writes
 DRY_ASK = signal.SIGRTMAX - 3  # no library is known that uses it
 PHANTOMS = "CENOTE_PHANTOMS"  # the real ranks of the job, 0,511; all others are phantoms; see phantoms/entry.py
 PHANTOMS_STORE = "CENOTE_PHANTOMS_STORE"  # the file in which they find each other
+UNHEARD = ".unheard"  # the same, if only an error suggests it: what that rank would have said was not known
 ENDED = ".ended"  # the ending of a file RANK.ended in the folder of a dry run: that rank has no process any more
 NEEDED = ".needed"  # the ending of a file RANK.needed in the folder of a dry run: that rank has to be real, too
 HOST = "CENOTE_HOST"  # on: cenote is PyTorch's allocator of pinned memory, too

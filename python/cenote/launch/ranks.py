@@ -4,8 +4,9 @@ Each real rank is a process with the variables that torchrun would give it, on t
 (phantoms/entry.py). The lowest real rank has our standard streams; what another one printed last is shown if that rank fails.
 
 If a real rank finds that it needs what only one phantom can say (the stage before it in a pipeline; rank 0's objects), it leaves a file in FOLDER,
-the folder of the dry run, and ends. Then all ranks begin again, that one among them. Before that, all that the ranks have started is gone, and the
-store that they shared is another file: a rank of the time before that wrote into the new one, or read it, made all wait for ever.
+the folder of the dry run, and ends. Then all ranks begin again, that one among them. So they do once if a rank fails after it got from phantoms what
+is not known. Before that, all that the ranks have started is gone, and the store that they shared is another file: a rank of the time before that
+wrote into the new one, or read it, made all wait for ever.
 
     all started -> the first fails: the others are ended -> a rank is needed: again, with that rank
                 `-> all end
@@ -98,8 +99,8 @@ def attend(started: Sequence[Process], folder: str) -> list[Process]:
 
 # --- what the folder of the dry run says
 
-def needed(folder: str, real: Sequence[int]) -> tuple[int, ...]:
-    named = (name.partition(".")[0] for name in os.listdir(folder) if name.endswith(environment.NEEDED))
+def needed(folder: str, real: Sequence[int], ending: str) -> tuple[int, ...]:
+    named = (name.partition(".")[0] for name in os.listdir(folder) if name.endswith(ending))
     return tuple(sorted({int(rank) for rank in named} - set(real)))
 
 
@@ -137,6 +138,7 @@ def show_tail(one: Process) -> None:
 
 def play(job: Job, folder: str, command: Sequence[str]) -> int:
     added: tuple[int, ...] = ()
+    has_guessed = False
     for number in itertools.count(1):
         started = start(job, os.path.join(folder, f"store-{number}"), command)
         try:
@@ -144,11 +146,15 @@ def play(job: Job, folder: str, command: Sequence[str]) -> int:
         except BaseException:
             end(started, signal.SIGINT, folder)
             raise
-        added = needed(folder, job.real) if failed else ()
+        added = needed(folder, job.real, environment.NEEDED) if failed else ()
+        why = "a rank needs what only rank {} can say"
+        if failed and not added and not has_guessed:
+            added, has_guessed = needed(folder, job.real, environment.UNHEARD), True
+            why = "a rank failed, and what rank {} sent it before was not known"
         if not added or len(job.real) + len(added) > REAL_MAX:
             break
         names = ", ".join(map(str, added))
-        print(f"cenote dry-run: a rank needs what only rank {names} can say; again with rank {names} real, too", file=sys.stderr, flush=True)
+        print(f"cenote dry-run: {why.format(names)}; again with rank {names} real, too", file=sys.stderr, flush=True)
         clear(folder)
         job = job._replace(real=tuple(sorted({*job.real, *added})))
     for one in failed:

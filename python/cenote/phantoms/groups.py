@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from cenote.phantoms.world import Members, World
 
+UNHEARD_MAX = 8  # of them, as in seats.c
 NCCL = ("nccl", "nccl2", "nccl-lazy", "nccl-legacy")  # names of PyTorch 2.15; those that are not there are left out
 
 
@@ -32,6 +33,11 @@ class Library:
 
     def tell_members(self, identity: bytes, ranks: Sequence[int]) -> None:
         self.must(self.nccl.ncclPhantomsMembers(ctypes.c_char_p(identity), len(ranks), self.numbers(ranks)))
+
+    def unheard(self) -> list[int]:
+        """Ranks of the world that sent something small which is not known: the memory stayed as it was."""
+        found = (ctypes.c_int * UNHEARD_MAX)()
+        return list(found[:self.nccl.ncclPhantomsUnheard(UNHEARD_MAX, found)])
 
     def tell_split(self, parents: Sequence[int]) -> None:
         self.must(self.nccl.ncclPhantomsNextSplit(len(parents), self.numbers(parents)))

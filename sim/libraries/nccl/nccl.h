@@ -112,6 +112,7 @@ enum nccl_result seats_of_id(const struct nccl_id *id, int ranks, int rank, int 
 bool seats_fill(struct communicator *c, int *members);
 int *seats_of_child(const struct communicator *c, const int *parents, int ranks);
 int *seats_take_split(const struct communicator *c, int *ranks);
+void seats_note_unheard(const struct communicator *c, int rank);
 
 /* --- communicator.c */
 bool communicator_is_valid(const struct communicator *c);

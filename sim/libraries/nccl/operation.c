@@ -320,8 +320,12 @@ static enum nccl_result deliver(struct operation *o)
         return NCCL_SUCCESS;
     const char *result = p->join == WHOLE ? part_of(o, o->root) : NULL;
     char *all = p->join == WHOLE ? NULL : malloc(ranks * o->bytes);
-    if (!result && !all)                /* it is not known, and what is there stays as it was */
-        return p->join == WHOLE ? NCCL_SUCCESS : NCCL_SYSTEM_ERROR;
+    if (p->join == WHOLE && !result) {  /* it is not known, and what is there stays as it was */
+        seats_note_unheard(c, o->root);
+        return NCCL_SUCCESS;
+    }
+    if (!result && !all)
+        return NCCL_SYSTEM_ERROR;
     for (int rank = 0; all && rank < c->ranks; rank++)
         memcpy(all + (size_t)rank * o->bytes, part_of(o, rank), o->bytes);
     if (p->join == REDUCED)

@@ -5,21 +5,24 @@
  * for no rank, and say what phantoms say (see part_of in operation.c). A communicator has a seat for each of its real ranks; its board, and
  * what operations keep for other ranks, are as large as the number of seats.
  *
- * NCCL does not know who is real. The program tells, by three calls that the real library does not have:
+ * NCCL does not know who is real. The program tells, by calls that the real library does not have, and asks by one:
  *
  *     ncclPhantomsWorld      which ranks of the world are real, and how many ranks are on a node. Before it all ranks are real
  *     ncclPhantomsMembers    which ranks of the world are in the communicator with this id
  *     ncclPhantomsNextSplit  which ranks of the parent are in what this thread splits off next: ranks that do not run cannot say so
+ *     ncclPhantomsUnheard    from which ranks of the world we should have got something small, and got nothing: they are phantoms
  *
  * A communicator of which the program told no members has one seat: its own. ncclCommInitAll makes all ranks in one process: they are real.
  *
- * LOCKING: `lock` guards the world and the list of what was told. What a communicator has does not change after it was made.
+ * LOCKING: `lock` guards the world, the list of what was told, and `unheard`. What a communicator has does not change after it was made.
  */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "sim/libraries/nccl/nccl.h"
+
+#define UNHEARD_MAX 8
 
 struct told {
     struct told   *next;
@@ -35,6 +38,11 @@ static struct {
     int  count;
     int *real;              /* rising */
 } world;
+
+static struct {
+    int count;
+    int ranks[UNHEARD_MAX]; /* the first ones */
+} unheard;
 
 static _Thread_local struct {
     int  ranks;             /* 0: nothing was told */
@@ -148,6 +156,19 @@ int *seats_take_split(const struct communicator *c, int *ranks)
     return NULL;
 }
 
+/* What only this phantom knows did not come; `rank` of `c`. */
+void seats_note_unheard(const struct communicator *c, int rank)
+{
+    int number = c->world ? c->world[rank] : NOT_TOLD;
+    pthread_mutex_lock(&lock);
+    bool is_new = number != NOT_TOLD && unheard.count < UNHEARD_MAX;
+    for (int i = 0; is_new && i < unheard.count; i++)
+        is_new = unheard.ranks[i] != number;
+    if (is_new)
+        unheard.ranks[unheard.count++] = number;
+    pthread_mutex_unlock(&lock);
+}
+
 /* --- what the program tells */
 
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
@@ -164,8 +185,20 @@ int ncclPhantomsWorld(int node, int count, const int *real)
     world.real = sorted;
     world.count = sorted ? count : 0;
     world.node = node;
+    unheard.count = 0;
     pthread_mutex_unlock(&lock);
     return NCCL_SUCCESS;
+}
+
+/* At most `room` of them; returns how many. */
+int ncclPhantomsUnheard(int room, int *ranks)
+{
+    pthread_mutex_lock(&lock);
+    int count = room < unheard.count ? room : unheard.count;
+    for (int i = 0; i < count; i++)
+        ranks[i] = unheard.ranks[i];
+    pthread_mutex_unlock(&lock);
+    return count;
 }
 
 /* An id may be told again. */
