@@ -60,6 +60,8 @@ CLIENTS = {
     "TensorFlow, cuda_malloc_async": Client("tensorflow", "tensorflow_step.py", TENSORFLOW | {"TF_GPU_ALLOCATOR": "cuda_malloc_async"},
                                             names=CUDA_12),
     "PyCUDA": Client("pycuda", "pycuda_arrays.py"),
+    "vLLM": Client("vllm", "vllm_steps.py"),
+    "vLLM with cenote": Client("vllm", "vllm_steps.py", {"CENOTE": "on"}, ("adapter",)),
 }
 
 
@@ -90,21 +92,22 @@ def measure(client: Client, route: str, folders: list[str]) -> dict[str, object]
     with tempfile.TemporaryDirectory() as scratch:
         for name, real in client.names.items():
             os.symlink(os.path.join(places.simulation_folder(), real), os.path.join(scratch, name))
-        variables = {**os.environ, **client.variables, "PYTHONPATH": str(ROOT / "python"), "CENOTE_BUILD": places.build_folder()}
+        variables = {**os.environ, **client.variables, "CENOTE_BUILD": places.build_folder()}
+        variables["PYTHONPATH"] = os.pathsep.join([str(ROOT / "python"), *folders])
         variables["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [scratch if client.names else "", variables.get("LD_LIBRARY_PATH")]))
         variables["CENOTE_TRACE"] = f"{scratch}/%p.csv.gz"
         command = [sys.executable, "-m", "cenote", "run", "--sim", "16GiB", *ROUTES[route], "--", *start(client, folders)]
         done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=500)
         if done.returncode:
-            said = (done.stderr.strip().splitlines() or ["no word"])[-1]
-            return {"failed": re.sub(r"/\S*/", "", said)}  # without the folders of this machine
+            said = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("cenote: peak")] or ["no word"]
+            return {"failed": re.sub(r"/\S*/", "", said[-1])}  # without the folders of this machine
         left = LEFT.search(done.stderr)
         return {"served": blocks(f"{scratch}/*.csv.gz"), "left": left[1] if left else ""}
 
 
 def rows(name: str, packages: list[str]) -> Iterator[dict[str, object]]:
     client = CLIENTS[name]
-    folders = [*([] if client.package == "torch" else [os.path.join(sys.prefix, "libraries")]), *packages]
+    folders = [*([] if client.package in ("torch", "vllm") else [os.path.join(sys.prefix, "libraries")]), *packages]
     is_there = version(client, folders)
     for route in client.routes:
         found = measure(client, route, folders) if is_there else {"missing": client.package}

@@ -166,7 +166,7 @@ CUresult serve_cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *with, unsig
 #endif
 
 /* While it captures nothing can be waited for in it: its captures, which would end with it, end before. */
-CUresult serve_cuCtxDestroy_v2(CUcontext context)
+static void ends(CUcontext context)
 {
     struct place *p = place_open_in(context);
     if (p && !place_is_primary(p)) {
@@ -176,5 +176,28 @@ CUresult serve_cuCtxDestroy_v2(CUcontext context)
     }
     place_context_ends(context);
     memory_return_kept(); /* of other contexts: its captures are over */
+}
+
+CUresult serve_cuCtxDestroy_v2(CUcontext context)
+{
+    ends(context);
     return real()->cuCtxDestroy_v2(context);
+}
+
+CUresult serve_cuCtxAttach(CUcontext *context, unsigned int flags)
+{
+    CUresult result = real()->cuCtxAttach(context, flags);
+    if (!result)
+        place_context_attached(*context);
+    return result;
+}
+
+/* The last one ends the context. The driver refuses one that is not current, and it goes on. */
+CUresult serve_cuCtxDetach(CUcontext context)
+{
+    CUcontext now;
+    bool is_current = !real()->cuCtxGetCurrent(&now) && now == context;
+    if (is_current && !place_context_detached(context))
+        ends(context);
+    return real()->cuCtxDetach(context);
 }

@@ -34,6 +34,7 @@ static _Atomic uint64_t passes[PASSES];
 static _Atomic(CUcontext) refused[PLACES_MAX]; /* the context for which the place could not open */
 static _Atomic(CUcontext) made[CONTEXTS_SERVED]; /* by the program; NULL: none */
 static _Atomic int made_used;                    /* slots that were ever taken */
+static _Atomic unsigned attached[CONTEXTS_SERVED]; /* how often, beside its making */
 
 CUresult place_passed(enum pass why, CUresult result)
 {
@@ -308,6 +309,7 @@ void place_context_made(CUcontext context)
     while (i < used && atomic_load(&made[i]))
         i++;
     if (i < CONTEXTS_SERVED) {
+        atomic_store(&attached[i], 0);
         atomic_store_explicit(&made[i], context, memory_order_release);
         if (i == used)
             atomic_store_explicit(&made_used, used + 1, memory_order_release);
@@ -322,6 +324,23 @@ void place_context_ends(CUcontext context)
         return;
     place_close(number, false, true);
     atomic_store(&made[number - DEVICES_SERVED], NULL);
+}
+
+void place_context_attached(CUcontext context)
+{
+    int number = number_of(-1, context);
+    if (number >= 0)
+        atomic_fetch_add(&attached[number - DEVICES_SERVED], 1);
+}
+
+/* The context is current to this thread; another one may detach from it at once. */
+bool place_context_detached(CUcontext context)
+{
+    int number = number_of(-1, context);
+    unsigned left = number < 0 ? 0 : atomic_load(&attached[number - DEVICES_SERVED]);
+    while (left && !atomic_compare_exchange_weak(&attached[number - DEVICES_SERVED], &left, left - 1))
+        ;
+    return left;
 }
 
 /* Has it given anything back? */

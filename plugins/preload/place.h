@@ -91,6 +91,8 @@ static inline bool place_is_primary(const struct place *p)
 /* The program has made this context; it destroys it next. */
 void place_context_made(CUcontext context);
 void place_context_ends(CUcontext context);
+void place_context_attached(CUcontext context);
+bool place_context_detached(CUcontext context); /* it has been attached more often; false: it ends, or is none of the program's own that is served */
 
 /* The live block of ours that holds `at`, and its place. NULL: memory of the driver. */
 struct place *place_of_block(CUdeviceptr at, cenote_block *block);

@@ -148,6 +148,32 @@ CUresult context_create_with(CUcontext *context, CUctxCreateParams *params, unsi
     return params ? CUDA_ERROR_NOT_SUPPORTED : context_create(context, flags, device);
 }
 
+/* Of a context that the program made: each attach wants a detach, and the last one ends it. */
+CUresult context_attach(CUcontext *context, unsigned flags)
+{
+    uint32_t number = context_current();
+    struct context *c = context_at(number);
+    if (!context || flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (c->primary || c->whole)
+        return model_refuse(CUDA_ERROR_INVALID_CONTEXT, "cuCtxAttach: to a primary or a green context");
+    c->held++;
+    *context = slots_handle(&model.contexts, number);
+    return CUDA_SUCCESS;
+}
+
+CUresult context_detach(CUcontext context)
+{
+    uint32_t number = context_find(context, "cuCtxDetach");
+    if (!number || number != context_current())
+        return CUDA_ERROR_INVALID_CONTEXT;
+    struct context *c = context_at(number);
+    if (c->primary || c->whole || c->held == 1)
+        return context_destroy(context);
+    c->held--;
+    return CUDA_SUCCESS;
+}
+
 CUresult context_destroy(CUcontext context)
 {
     uint32_t number = context_find(context, "cuCtxDestroy");

@@ -16,6 +16,8 @@ CUresult context_reset_primary(CUdevice device);
 CUresult context_create(CUcontext *context, unsigned flags, CUdevice device);
 CUresult context_create_with(CUcontext *context, CUctxCreateParams *params, unsigned flags, CUdevice device);
 CUresult context_destroy(CUcontext context);
+CUresult context_attach(CUcontext *context, unsigned flags);
+CUresult context_detach(CUcontext context);
 uint64_t context_next_id(void);
 
 /* --- green.c; results as the calls of the same names */

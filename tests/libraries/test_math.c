@@ -15,6 +15,7 @@ int cublasSetMathMode(handle h, int mode);
 int cublasGetMathMode(handle h, int *mode);
 int cublasSetPointerMode_v2(handle h, int mode);
 int cublasGetPointerMode_v2(handle h, int *mode);
+int cublasHgemm(handle h, int, int, int, int, int, const void *, const void *, int, const void *, int, const void *, void *, int);
 int cublasSgemm_v2(handle h, int, int, int, int, int, const float *, const float *, int, const float *, int, const float *, float *, int);
 int cublasSdot_v2(handle h, int n, const float *x, int, const float *y, int, float *result);
 int cublasDznrm2_v2(handle h, int n, const void *x, int, double *result);
@@ -133,7 +134,8 @@ CASE(a_product_is_one_kernel_on_the_stream_of_its_handle)
     uint64_t before = kernels();
     sim_set_lag(1000);
     OK(cublasSgemm_v2(h, 0, 0, 1, 1, 1, NULL, NULL, 1, NULL, 1, NULL, NULL, 1));
-    EXPECT_EQ(kernels() - before, 1);
+    OK(cublasHgemm(h, 0, 0, 1, 1, 1, NULL, NULL, 1, NULL, 1, NULL, NULL, 1));
+    EXPECT_EQ(kernels() - before, 2);
     EXPECT_EQ(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
     EXPECT_EQ(cuStreamQuery(NULL), CUDA_SUCCESS);
     sim_lose_context(0, CUDA_ERROR_ILLEGAL_ADDRESS);

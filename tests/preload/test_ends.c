@@ -5,6 +5,8 @@
 
 #include <pthread.h>
 
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* cuCtxAttach: what is deprecated is still called */
+
 static void expect_served(void)
 {
     struct held plain = plain_take(20 * MIB, card.stream[A]), async = stream_take(9 * MIB, card.stream[B]);
@@ -149,6 +151,25 @@ ON_CARD(two_contexts_of_a_device)
     DONE(cuStreamDestroy(stream));
     DONE(cuCtxDestroy(own));
     EXPECT(!is_ours(at_of(&third)));
+    expect_served();
+}
+
+/* A context that is attached to ends with its last detach, as PyCUDA's do, and no sooner. */
+ON_CARD(a_context_that_is_detached)
+{
+    CUcontext own, same;
+    CUstream stream;
+    DONE(cuCtxCreate(&own, NULL, 0, 0));
+    DONE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    DONE(cuCtxAttach(&same, 0));
+    EXPECT(same == own);
+    struct held block = plain_take(20 * MIB, stream);
+    EXPECT(is_ours(at_of(&block)));
+    DONE(cuCtxDetach(own));
+    EXPECT(is_ours(at_of(&block)));
+    held_expect(&block, stream);
+    DONE(cuCtxDetach(own));
+    EXPECT(!is_ours(at_of(&block)));
     expect_served();
 }
 

@@ -3,6 +3,8 @@
 
 #include "tests/sim/machine.h"
 
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* cuCtxAttach: what is deprecated is still called */
+
 CASE(primary_context_is_one_for_all_who_retain_it)
 {
     CUcontext again = NULL;
@@ -30,6 +32,24 @@ CASE(push_and_pop_are_a_stack)
     EXPECT_OK(cuCtxPopCurrent(&popped));
     EXPECT_EQ(popped, made);
     EXPECT_OK(cuCtxDestroy(made));
+}
+
+CASE(a_context_ends_with_its_last_detach)
+{
+    CUcontext made = machine_new_context(), same = NULL, current = NULL;
+    EXPECT_EQ(cuCtxAttach(&same, 1), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_OK(cuCtxAttach(&same, 0));
+    EXPECT_EQ(same, made);
+    EXPECT_OK(cuCtxDetach(made));
+    EXPECT_OK(cuCtxGetCurrent(&current));
+    EXPECT_EQ(current, made);
+    EXPECT_OK(cuCtxPushCurrent(machine_context));
+    EXPECT_EQ(cuCtxDetach(made), CUDA_ERROR_INVALID_CONTEXT); /* it is not current */
+    EXPECT_EQ(cuCtxDetach(machine_context), CUDA_ERROR_INVALID_CONTEXT); /* it is primary */
+    EXPECT_EQ(cuCtxAttach(&same, 0), CUDA_ERROR_INVALID_CONTEXT);
+    EXPECT_OK(cuCtxPopCurrent(NULL));
+    EXPECT_OK(cuCtxDetach(made));
+    EXPECT_EQ(cuCtxPushCurrent(made), CUDA_ERROR_INVALID_CONTEXT);
 }
 
 CASE(set_replaces_the_top_of_the_stack)
