@@ -99,7 +99,7 @@ def serve(address: str, *imports: str) -> None:
         while True:
             ready, _, _ = select.select([server, 0], [], [])
             if server not in ready:
-                return
+                os._exit(0)  # to end as Python does, with all that was imported, takes a second
             asker, _ = server.accept()
             if os.fork():
                 asker.close()
