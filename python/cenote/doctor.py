@@ -344,16 +344,20 @@ def program(path: str) -> Iterator[Finding]:
         yield Finding(name, FINE, f"{path} and the {len(loaded) - 1} libraries that are loaded with it have no CUDA runtime of their own")
 
 
-CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (python, library, simulation, limits, driver, torch, neighbours, packages)
+Check = Callable[[], Iterator[Finding]]
+CHECKS: tuple[Check, ...] = (python, library, simulation, limits, driver, torch, neighbours, packages)
 
 
 def examine(path: Optional[str]) -> Iterator[Finding]:
-    for check in CHECKS if path is None else (*CHECKS, functools.wraps(program)(lambda: program(path))):
+    checks: dict[str, Check] = {check.__name__: check for check in CHECKS}
+    if path is not None:
+        checks["program"] = functools.partial(program, path)
+    for name, check in checks.items():
         try:
             yield from check()
         except Exception as error:  # a check that breaks is a finding, not a traceback
             text = " ".join(str(error).split())[:200]
-            yield Finding(check.__name__, WRONG, f"the check failed: {type(error).__name__}: {text}", "please report this")
+            yield Finding(name, WRONG, f"the check failed: {type(error).__name__}: {text}", "please report this")
 
 
 def line(finding: Finding) -> str:

@@ -148,7 +148,7 @@ def let_operators_of_python_pass(torch: ModuleType, before: Any) -> None:
     from torch._ops import HigherOrderOperator, _higher_order_ops
     key = (torch._C._dispatch_tls_local_include_set() - before).highestPriorityTypeId()
     for operator in _higher_order_ops.values():
-        operator.fallthrough(key)
+        operator.fallthrough(key)  # type: ignore[no-untyped-call]
     around(HigherOrderOperator, "__init__", nothing, lambda operator, *args: operator.fallthrough(key))
 
 
