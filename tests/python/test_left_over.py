@@ -39,6 +39,11 @@ def until(call):
     return found
 
 
+def hears_a_hangup():
+    """Under nohup a process ignores that signal, and so does what it starts."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @pytest.fixture
 def started(clean, tmp_path):
     """started(OPTION..., ranks=1): the dry run of the program above, once all is there, and the numbers of all that it has started."""
@@ -49,7 +54,7 @@ def started(clean, tmp_path):
         numbers = tmp_path / "numbers"
         child = subprocess.Popen([*CENOTE, "dry-run", "--gpu", "1GiB", *options, "--", "sh", "program.sh"], cwd=tmp_path, stdin=subprocess.DEVNULL,
                                  env={**clean, "PIDS": str(numbers), "TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                 start_new_session=True)
+                                 start_new_session=True, preexec_fn=hears_a_hangup)
         children.append(child)
         found = until(lambda: numbers.exists() and len(numbers.read_text().split()) == ranks * EACH and numbers.read_text().split())
         return child, [int(number) for number in found]
