@@ -1,4 +1,4 @@
-"""Nothing that `cenote dry-run` has started outlives it: however it ends, whoever the parent of a process is. Nothing here imports PyTorch."""
+"""Nothing that `cenote dry-run` has started outlives it, however it ends, and whatever its parent is. Nothing here imports PyTorch."""
 import os
 import signal
 import subprocess
