@@ -25,6 +25,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # Ctrl-C ends what tes
 OURS = ("CENOTE", "CENOTE_SUMMARY", "CENOTE_SIM", "LD_PRELOAD", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUDA_VISIBLE_DEVICES")
 SECONDS = 120
 CENOTE = (sys.executable, "-m", "cenote")
+INSTALLED = pathlib.Path(sys.prefix) / "libraries"  # of others, as cuda.core and Numba, for tests that use them
 
 SHOW = """
 import json, os, sys
@@ -43,6 +44,15 @@ def clean_environment() -> dict[str, str]:
     variables["PYTHONPATH"] = str(ROOT / "python")
     variables["PYTHONDONTWRITEBYTECODE"] = "1"
     return variables
+
+
+@pytest.fixture
+def installed() -> None:
+    """The libraries of others are there."""
+    if sys.version_info < (3, 11):
+        pytest.skip("python/requirements/libraries.txt has nothing for Python 3.10")
+    if not INSTALLED.exists():
+        (pytest.fail if os.environ.get("CENOTE_TEST_ALL") else pytest.skip)(f"`tools/setup test` installs the libraries into {INSTALLED}")
 
 
 @pytest.fixture

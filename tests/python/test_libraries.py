@@ -3,28 +3,20 @@ cases (library_cases/run.py), so that it is imported once."""
 import ast
 import functools
 import json
-import os
 import pathlib
 import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, clean_environment, simulation
+from conftest import INSTALLED, ROOT, clean_environment, simulation
 
 from cenote import places
 
 CASES = pathlib.Path(__file__).with_name("library_cases")
-INSTALLED = pathlib.Path(sys.prefix) / "libraries"
 LIBRARIES = sorted(path.name.removesuffix("_cases.py") for path in CASES.glob("*_cases.py"))
 SHAPE = "capacity:1GiB,devices:2,lag:1000000,manual_clock:1"
 
-
-@pytest.fixture(autouse=True)
-def installed():
-    if sys.version_info < (3, 11):
-        pytest.skip("python/requirements/libraries.txt has nothing for Python 3.10")
-    if not INSTALLED.exists():
-        (pytest.fail if os.environ.get("CENOTE_TEST_ALL") else pytest.skip)(f"`tools/setup test` installs the libraries into {INSTALLED}")
+pytestmark = pytest.mark.usefixtures("installed")
 
 
 def environment():

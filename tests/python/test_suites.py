@@ -14,12 +14,11 @@ import sys
 from typing import NamedTuple
 
 import pytest
-from conftest import clean_environment, simulation
+from conftest import INSTALLED, clean_environment, simulation
 
 from cenote import places
 
 RUN = pathlib.Path(__file__).with_name("suites") / "run.py"
-INSTALLED = pathlib.Path(sys.prefix) / "libraries"
 CLONE = os.environ.get("CENOTE_CUDA_PYTHON")
 DRIVER = "numba.cuda.tests.cudadrv."
 PENDING = "with another memory manager the test skips itself: it looks into Numba's own list"
@@ -46,15 +45,7 @@ SUITES = {
 ROUTES = {"preload": ("libcenote_preload.so",), "forward": ("forward/libcuda.so.1", "sim/libcuda.so.1"), "adapter": ()}
 CASES = [(suite, route) for suite in SUITES for route in ROUTES if route != "adapter" or suite == "numba-cuda"]
 
-pytestmark = pytest.mark.deep
-
-
-@pytest.fixture(autouse=True)
-def installed():
-    if sys.version_info < (3, 11):
-        pytest.skip("python/requirements/libraries.txt has nothing for Python 3.10")
-    if not INSTALLED.exists():
-        (pytest.fail if os.environ.get("CENOTE_TEST_ALL") else pytest.skip)(f"`tools/setup test` installs the libraries into {INSTALLED}")
+pytestmark = [pytest.mark.deep, pytest.mark.usefixtures("installed")]
 
 
 def outcomes(name, route):
