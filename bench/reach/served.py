@@ -4,8 +4,8 @@ bench/reach/clients/, and runs on the simulated GPU in a process of its own. Pri
     python bench/reach/served.py [--packages FOLDER]... [CLIENT...]
 
 The packages of the clients are those of this Python, of .venv/libraries, and of the folders that are named (pip install --target FOLDER). What is
-counted are the blocks in cenote's trace; what it left to the driver is in its line of figures. A client whose package is not there is told of.
-PyCUDA comes as source, and was built with CUDA_ENABLE_CURAND = False.
+counted are the blocks in cenote's trace; what it left to the driver is in its line of figures. A client whose package is not
+there is told of. PyCUDA comes as source, and was built with CUDA_ENABLE_CURAND = False; bench/reach/build_cupy builds CuPy.
 """
 import argparse
 import csv
@@ -46,6 +46,10 @@ CLIENTS = {
     "cuda.core": Client("cuda-core", "cuda_core_buffers.py"),
     "cuda.core with cenote.cuda_core": Client("cuda-core", "cuda_core_adapter.py", {}, ("adapter",)),
     "CuPy": Client("cupy-cuda13x", "cupy_arrays.py"),
+    "CuPy, built": Client("cupy", "cupy_arrays.py"),
+    "CuPy, built, no pool": Client("cupy", "cupy_arrays.py", {"REACH_POOL": "none"}),
+    "CuPy, built, MemoryAsyncPool": Client("cupy", "cupy_arrays.py", {"REACH_POOL": "async"}),
+    "CuPy, built, with cenote.cupy": Client("cupy", "cupy_arrays.py", {"REACH_POOL": "cenote"}, ("adapter",)),
     "PyTorch": Client("torch", "torch_step.py"),
     "PyTorch, cudaMallocAsync": Client("torch", "torch_step.py", {"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync"}),
     "PyTorch, expandable segments": Client("torch", "torch_step.py", {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}),
@@ -72,10 +76,13 @@ def start(client: Client, folders: list[str]) -> list[str]:
     return [sys.executable, "-c", code]
 
 
-def version(client: Client, folders: list[str]) -> str:
-    """Of the package that the client would import; empty if there is none."""
+def version(client: Client, folders: list[str]) -> tuple[str, list[str]]:
+    """Of the package that the client would import, and the folders, the one with this package first; empty if there is none."""
     from importlib.metadata import distributions
-    return next((found.version for found in distributions(name=client.package, path=[*folders, *sys.path])), "")
+    for found in distributions(name=client.package, path=[*folders, *sys.path]):
+        where = str(found.locate_file(""))
+        return found.version, sorted(folders, key=lambda folder: not os.path.samefile(folder, where) if os.path.isdir(folder) else True)
+    return "", folders
 
 
 def blocks(pattern: str) -> int:
@@ -108,7 +115,7 @@ def measure(client: Client, route: str, folders: list[str]) -> dict[str, object]
 def rows(name: str, packages: list[str]) -> Iterator[dict[str, object]]:
     client = CLIENTS[name]
     folders = [*([] if client.package in ("torch", "vllm") else [os.path.join(sys.prefix, "libraries")]), *packages]
-    is_there = version(client, folders)
+    is_there, folders = version(client, folders)
     for route in client.routes:
         found = measure(client, route, folders) if is_there else {"missing": client.package}
         yield {"client": name, "version": is_there, "route": route, **found}

@@ -5,6 +5,8 @@ numba-cuda's tests are part of its package. Those of cuda.core and cuda.bindings
 its folder packages/ has the versions that the tests are of. For the commit 1af2e22, of July 2026:
 
     pip install --no-deps --target packages cuda-core==1.1.0 cuda-bindings==13.3.1 cuda-pathfinder==1.5.4
+
+CENOTE_CUPY names the folder that bench/reach/build_cupy was given: CuPy's source package has its tests.
 """
 import json
 import os
@@ -19,11 +21,14 @@ from conftest import INSTALLED, clean_environment, simulation
 from cenote import places
 
 RUN = pathlib.Path(__file__).with_name("suites") / "run.py"
-CLONE = os.environ.get("CENOTE_CUDA_PYTHON")
 DRIVER = "numba.cuda.tests.cudadrv."
 PENDING = "with another memory manager the test skips itself: it looks into Numba's own list"
 DIFFERENT = {("adapter", DRIVER + f"test_deallocations.TestDeallocation.test_{name}"): PENDING
              for name in ("defer_cleanup", "exception", "max_pending_bytes", "max_pending_count", "nested_defer_cleanup")}
+ASYNC_POOL = "tests/cupy_tests/cuda_tests/test_memory.py::TestMemoryAsyncPool::test_"
+DIFFERENT |= {(route, ASYNC_POOL + name): why for route in ("preload", "forward") for name, why in {
+    "free_all_blocks_large_chunk": "counts on a cudaMalloc that fails beside free memory of a pool: cenote serves it from there",
+    "free_bytes": "the memory of that test's cudaMalloc is free by now, and all free memory of cenote's is a part of the default pool"}.items()}
 # The driver's thread that calls a Python function may want Python's lock while Python ends, after the last test. Python ends such a thread, and where
 # its frames are C++ the C++ library aborts.
 CUT_OFF, ENDED = -6, "terminate called without an active exception\n"
@@ -33,14 +38,18 @@ class Suite(NamedTuple):
     modules: tuple[str, ...]  # of unittest
     folder: str = ""  # of the clone: files of pytest, each in a process of its own, because a test that fails leaves a capture open
     without: tuple[str, ...] = ()  # what needs other things than a GPU's memory
+    only: tuple[str, ...] = ("test_*.py",)
+    clone: str = "CENOTE_CUDA_PYTHON"  # the variable that names it
+    packages: str = "packages"  # of the clone
 
 
 SUITES = {
     "numba-cuda": Suite(tuple(DRIVER + "test_" + name for name in (
         "array_attr", "context_stack", "cuda_auto_context", "cuda_memory", "cuda_ndarray", "deallocations", "emm_plugins", "events", "host_alloc",
         "managed_alloc", "pinned", "reset_device", "select_device", "streams"))),
-    "cuda.core": Suite((), "cuda_core", ("cython", "example_tests", "system")),
-    "cuda.bindings": Suite((), "cuda_bindings", ("cython", "nvml", "cudla", "test_examples.py", "test_nvfatbin.py")),
+    "cuda.core": Suite((), "cuda_core/tests", ("cython", "example_tests", "system")),
+    "cuda.bindings": Suite((), "cuda_bindings/tests", ("cython", "nvml", "cudla", "test_examples.py", "test_nvfatbin.py")),
+    "CuPy": Suite((), "tests", (), ("cuda_tests/test_*memory*.py", "memory_hooks_tests/test_*.py"), "CENOTE_CUPY", ""),
 }
 ROUTES = {"preload": ("libcenote_preload.so",), "forward": ("forward/libcuda.so.1", "sim/libcuda.so.1"), "adapter": ()}
 CASES = [(suite, route) for suite in SUITES for route in ROUTES if route != "adapter" or suite == "numba-cuda"]
@@ -72,12 +81,14 @@ def commands(suite):
     if suite.modules:
         yield INSTALLED, None, suite.modules
         return
-    if not CLONE:
-        pytest.skip("CENOTE_CUDA_PYTHON does not name a clone of NVIDIA/cuda-python: neither package brings its tests along")
-    tests = pathlib.Path(CLONE) / suite.folder / "tests"
-    for file in sorted(tests.rglob("test_*.py")):
+    clone = os.environ.get(suite.clone)
+    if not clone:
+        pytest.skip(f"{suite.clone} does not name a clone of the project: its package does not bring its tests along")
+    tests = pathlib.Path(clone) / suite.folder
+    folders = os.pathsep.join(str(folder) for folder in (pathlib.Path(clone) / suite.packages, INSTALLED)[:1 if suite.packages else 2])
+    for file in sorted(path for pattern in suite.only for path in tests.rglob(pattern)):
         if not set(file.relative_to(tests).parts) & set(suite.without):
-            yield pathlib.Path(CLONE) / "packages", tests, ("--pytest", str(file.relative_to(tests)))
+            yield folders, tests, ("--pytest", str(file.relative_to(tests)))
 
 
 @pytest.fixture(scope="module")

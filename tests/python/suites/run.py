@@ -1,8 +1,8 @@
 """Runs tests that a Python library brings along, and prints a line of JSON for each: its name, what became of it (passed, failed, skipped), and why.
 Not a judge of it: test_suites.py compares what several allocators make of the same tests.
 
-    python run.py FOLDER MODULE...              modules of unittest; the library lies in FOLDER
-    python run.py FOLDER --pytest OPTION...     files of pytest
+    python run.py FOLDERS MODULE...              modules of unittest; the library lies in one of FOLDERS, between colons
+    python run.py FOLDERS --pytest OPTION...     files of pytest
 """
 import json
 import os
@@ -13,7 +13,9 @@ import unittest
 OUT = open(os.dup(1), "w", encoding="utf-8")  # pytest takes the program's own output away
 
 if len(sys.argv) > 1:
-    site.addsitedir(sys.argv[1])  # as a site folder: numba-cuda has a .pth file
+    for folder in sys.argv[1].split(os.pathsep):
+        site.addsitedir(folder)  # as a site folder: numba-cuda has a .pth file
+    sys.setdlopenflags(os.RTLD_LAZY)  # CuPy's modules name functions that the simulated libraries lack and that these tests do not call
 
 
 def tell(test, outcome, why=""):
