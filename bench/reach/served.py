@@ -5,7 +5,7 @@ bench/reach/clients/, and runs on the simulated GPU in a process of its own. Pri
 
 The packages of the clients are those of this Python, of .venv/libraries, and of the folders that are named (pip install --target FOLDER). What is
 counted are the blocks in cenote's trace; what it left to the driver is in its line of figures. A client whose package is not
-there is told of. PyCUDA comes as source, and was built with CUDA_ENABLE_CURAND = False; bench/reach/build_cupy builds CuPy.
+there is told of. PyCUDA comes as source, and was built with CUDA_ENABLE_CURAND = False; bench/reach/build_cupy builds CuPy, and build_rmm RMM.
 """
 import argparse
 import csv
@@ -38,6 +38,7 @@ class Client(NamedTuple):
     variables: dict[str, str] = {}
     routes: tuple[str, ...] = WHOLE
     names: dict[str, str] = {}  # by which it opens libraries that are simulated under others
+    words: tuple[str, ...] = ()  # of a compiled program, which lies in one of the folders, beside a file VERSION
 
 
 CLIENTS = {
@@ -60,6 +61,10 @@ CLIENTS = {
     "JAX, vmm": Client("jax", "jax_step.py", {**JAX, "XLA_PYTHON_CLIENT_ALLOCATOR": "vmm"}),
     "ONNX Runtime": Client("onnxruntime-gpu", "onnx_session.py"),
     "RMM": Client("rmm-cu13", "rmm_buffers.py"),
+    "RMM, built, cuda": Client("rmm_pools", "rmm_pools", words=("cuda", "count")),
+    "RMM, built, pool": Client("rmm_pools", "rmm_pools", words=("pool", "count")),
+    "RMM, built, arena": Client("rmm_pools", "rmm_pools", words=("arena", "count")),
+    "RMM, built, cuda_async": Client("rmm_pools", "rmm_pools", words=("async", "count")),
     "TensorFlow": Client("tensorflow", "tensorflow_step.py", TENSORFLOW, names=CUDA_12),
     "TensorFlow, cuda_malloc_async": Client("tensorflow", "tensorflow_step.py", TENSORFLOW | {"TF_GPU_ALLOCATOR": "cuda_malloc_async"},
                                             names=CUDA_12),
@@ -70,7 +75,9 @@ CLIENTS = {
 
 
 def start(client: Client, folders: list[str]) -> list[str]:
-    """A command of Python that adds the folders and runs the program."""
+    """A command of Python that adds the folders and runs the program; a compiled one lies in the first folder."""
+    if client.words:
+        return [os.path.join(folders[0], client.program), *client.words]
     code = (f"import runpy, site\nfor folder in {folders!r}: site.addsitedir(folder)\n"
             f"runpy.run_path({str(HERE / 'clients' / client.program)!r}, run_name='__main__')")
     return [sys.executable, "-c", code]
@@ -79,6 +86,9 @@ def start(client: Client, folders: list[str]) -> list[str]:
 def version(client: Client, folders: list[str]) -> tuple[str, list[str]]:
     """Of the package that the client would import, and the folders, the one with this package first; empty if there is none."""
     from importlib.metadata import distributions
+    if client.words:
+        built = [folder for folder in folders if os.path.exists(os.path.join(folder, client.program))]
+        return (pathlib.Path(built[0], "VERSION").read_text().strip(), built) if built else ("", folders)
     for found in distributions(name=client.package, path=[*folders, *sys.path]):
         where = str(found.locate_file(""))
         return found.version, sorted(folders, key=lambda folder: not os.path.samefile(folder, where) if os.path.isdir(folder) else True)
@@ -101,7 +111,8 @@ def measure(client: Client, route: str, folders: list[str]) -> dict[str, object]
             os.symlink(os.path.join(places.simulation_folder(), real), os.path.join(scratch, name))
         variables = {**os.environ, **client.variables, "CENOTE_BUILD": places.build_folder()}
         variables["PYTHONPATH"] = os.pathsep.join([str(ROOT / "python"), *folders])
-        variables["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [scratch if client.names else "", variables.get("LD_LIBRARY_PATH")]))
+        variables["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [
+            scratch if client.names else "", places.simulation_folder() if client.words else "", variables.get("LD_LIBRARY_PATH")]))
         variables["CENOTE_TRACE"] = f"{scratch}/%p.csv.gz"
         command = [sys.executable, "-m", "cenote", "run", "--sim", "16GiB", *ROUTES[route], "--", *start(client, folders)]
         done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=500)

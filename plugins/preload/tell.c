@@ -1,6 +1,6 @@
 /*
  * tell.c: the figures at the end of the run, in the words of `cenote run` (python/cenote/inside/run_summary.py): one line for the process, if
- * CENOTE_SUMMARY=on and a pool was opened.
+ * CENOTE_SUMMARY=on and memory was asked for that is served otherwise.
  *
  * LOCKING: none; it runs when the process exits.
  */
@@ -96,6 +96,18 @@ static void put_passes(char *line, size_t room)
     }
 }
 
+/* A program whose every request was left to the driver has no figures. */
+static void tell_of_passes_alone(void)
+{
+    char line[1024] = "cenote: nothing was served (cenote ";
+    size_t before;
+    put(line, sizeof line, "%s%s)", real_way, real()->is_simulated ? " on a simulated GPU" : "");
+    before = strlen(line);
+    put_passes(line, sizeof line);
+    if (strlen(line) > before)
+        fprintf(stderr, "%s\n", line);
+}
+
 __attribute__((destructor)) static void tell(void)
 {
     char line[1024] = "cenote: peak requested ";
@@ -103,8 +115,10 @@ __attribute__((destructor)) static void tell(void)
     if (!wanted || strcmp(wanted, "on") || real_is_left()) /* in a child of a fork a lock may be held by a thread that it does not have */
         return;
     struct figures f = add_up();
-    if (!f.requested)
+    if (!f.requested) {
+        tell_of_passes_alone();
         return;
+    }
     put_size(line, sizeof line, f.requested);
     put(line, sizeof line, ", peak reserved ");
     put_size(line, sizeof line, f.reserved);

@@ -213,6 +213,14 @@ for megabytes in (100, 200):
     assert not driver.cuMemFree_v2(at)
 """
 
+FROM_A_POOL_WITH_A_LIMIT = """
+import ctypes, struct
+driver, context, at, pool = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_void_p()
+assert not driver.cuInit(0) and not driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) and not driver.cuCtxPushCurrent_v2(context)
+assert not driver.cuMemPoolCreate(ctypes.byref(pool), struct.pack("iiiiQQ56x", 1, 0, 1, 0, 0, 1 << 30))
+assert not driver.cuMemAllocFromPoolAsync(ctypes.byref(at), ctypes.c_size_t(1 << 20), pool, None)
+"""
+
 
 @pytest.mark.simulation
 class TestPreload:
@@ -224,6 +232,11 @@ class TestPreload:
         words = done.stderr.strip()
         assert words.startswith("cenote: peak requested 200.00 MiB, peak reserved 200.00 MiB, waste 0.0 %, "), words
         assert words.endswith(" trims (cenote by preload on a simulated GPU)"), words
+
+    def test_a_program_of_which_nothing_is_served(self, run):
+        done = run("run", *SIM, "--preload", "--", sys.executable, "-c", FROM_A_POOL_WITH_A_LIMIT)
+        assert (done.returncode, done.stderr) == (0, "cenote: nothing was served (cenote by preload on a simulated GPU); left to the driver: "
+                                                     "1 from pools that cenote cannot stand for\n")
 
     def test_it_comes_before_the_simulated_driver(self, show, simulation_library):
         first, second = show(*SIM, "--preload")["LD_PRELOAD"].split(":")
