@@ -94,9 +94,9 @@ def commands(suite):
     clone = os.environ.get(suite.clone)
     if not clone:
         pytest.skip(f"{suite.clone} does not name a clone of the project: its package does not bring its tests along")
-    for program in sorted(pathlib.Path(clone).glob(suite.programs)) if suite.programs else ():
-        yield (program,), None
     if suite.programs:
+        folder = pathlib.Path(clone).resolve()
+        yield from (((program,), folder) for program in sorted(folder.glob(suite.programs)))  # one writes a file where it is
         return
     tests = pathlib.Path(clone) / suite.folder
     folders = os.pathsep.join(str(folder) for folder in (pathlib.Path(clone) / suite.packages, INSTALLED)[:1 if suite.packages else 2])
