@@ -38,7 +38,8 @@ SLOW  = -LE 'bench|slow|install'
 FORKS = -LE 'bench|slow|install|faults|processes' -E '^host/process$$'
 
 # CENOTE_TEST_ALL: what cannot run has failed. Each folder of Python tests is a process of its own: tests/torch starts itself again on a simulated GPU.
-PYTEST = CENOTE_TEST_ALL=1 CENOTE_BUILD="$$PWD/build-debug" CENOTE_SIM_LIBRARIES="$$PWD/build-debug/sim" .venv/bin/python -m pytest
+# One thread for what computes on the CPU: threads that wait for work spin, and take the processors from the tests beside them.
+PYTEST = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 CENOTE_TEST_ALL=1 CENOTE_BUILD="$$PWD/build-debug" CENOTE_SIM_LIBRARIES="$$PWD/build-debug/sim" .venv/bin/python -m pytest
 
 .PHONY: help build run test quick deep bench table policy docs check format faults fuzz mutants coverage gpu install wheel clean
 
@@ -83,6 +84,7 @@ test:
 	@tools/setup test
 	$(call build_in,build,$(RELEASE),cenote_library)
 	$(call build_in,build-debug,$(DEBUG))
+	@env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -m compileall -q python/cenote tests # hundreds of programs import these
 	@tools/test $(JOBS) $(LANES)
 
 quick:

@@ -10,6 +10,7 @@ standard streams, waits for it, and ends with its status. Everything else it han
 For dry-run, whose tests run three dozen scripts. Not for tests of how Python starts, how torch is imported, or how a process ends: here cenote
 does after the fork what it otherwise does when torch is imported.
 """
+import gc
 import json
 import os
 import pathlib
@@ -91,6 +92,7 @@ def serve(address: str, *imports: str) -> None:
     import torch  # noqa: F401  (so that the children need not)
     for name in imports:
         importlib.import_module(name)
+    gc.freeze()  # a child does not collect what was imported, at its end above all: that takes longer than most scripts
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(address)
         server.listen()

@@ -42,9 +42,9 @@ def python(clean, tmp_path, simulation_library):
 
 
 @pytest.fixture(scope="session")
-def kept(tmp_path_factory):
-    """A cache for all tests of this file: the first test that needs the adapter compiles it."""
-    return str(tmp_path_factory.mktemp("kept"))
+def kept():
+    """The cache of this user: the first test that needs the adapter compiles it, unless another program did, from the same sources."""
+    return os.path.dirname(places.cache_folder())
 
 
 @pytest.fixture
@@ -375,8 +375,10 @@ CENOTE_IS_THERE = "cenote cenote True 3145728 True\n"
 @pytest.mark.torch
 @pytest.mark.simulation
 class TestPyTorch:
-    def test_the_switch(self, gpu):
-        done = gpu(TELL, CENOTE="on")
+    @pytest.mark.parametrize("cache", [None, pytest.param("empty", marks=pytest.mark.deep)])
+    def test_the_switch(self, gpu, tmp_path, cache):
+        """With an empty cache the adapter is compiled first."""
+        done = gpu(TELL, CENOTE="on", **({"XDG_CACHE_HOME": str(tmp_path / cache)} if cache else {}))
         assert (done.stdout, done.stderr) == (CENOTE_IS_THERE, "")
 
     def test_without_it_all_is_native(self, gpu):

@@ -98,7 +98,8 @@ def fresh(code: str, shape: str = SHAPE, timeout: float = 120, check: bool = Tru
 
 # Imports PyTorch once, and forks for each line: code, environment, path of the output, seconds. Only children use CUDA.
 NURSERY = SETTLES + """
-import json, os, signal, sys, torch
+import gc, json, os, signal, sys, torch
+gc.freeze()  # children do not collect what was imported
 for line in sys.stdin:
     code, environ, output, seconds, whole = json.loads(line)
     child = os.fork()
