@@ -4,9 +4,11 @@
  *
  * A handler may do what it may do elsewhere. It must not call cenote, as it must not call malloc: it may have come in the middle of it.
  */
+#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 
@@ -244,15 +246,27 @@ ENDS_WITH(dispositions_and_masks_stay, 0)
 
 /* ------------------------------------------------------------------------------------------------------------- ended by a signal */
 
+/* The number of a process stands in a name by itself: random letters of other names have digits, too. */
+static bool has_number(const char *name, pid_t process)
+{
+    for (const char *at = strpbrk(name, "0123456789"); at; at = strpbrk(at, "0123456789")) {
+        bool begins = at == name || !(isalnum((unsigned char)at[-1]) || at[-1] == '_');
+        char *end;
+        long found = strtol(at, &end, 10);
+        if (begins && found == process && !isalnum((unsigned char)*end) && *end != '_')
+            return true;
+        at = end;
+    }
+    return false;
+}
+
 /* Files that a process of that number has named after cenote and itself. */
 static unsigned files_of(pid_t process, const char *path)
 {
     DIR *folder = opendir(path);
     unsigned count = 0;
-    char number[16];
-    snprintf(number, sizeof number, "%d", (int)process);
     for (struct dirent *d; folder && (d = readdir(folder));)
-        count += strstr(d->d_name, "cenote") && strstr(d->d_name, number);
+        count += strstr(d->d_name, "cenote") && has_number(d->d_name, process);
     if (folder)
         closedir(folder);
     return count;
