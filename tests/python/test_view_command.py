@@ -84,7 +84,7 @@ def test_a_trace_is_read(small):
     picture = html_page.Condensed(history)
     assert picture.peak == 5 and picture.levels[5] == 104 * MIB - 100
     assert picture.series()["allocated"][5] == 104 * MIB
-    assert dict(zip(picture.groups("tag"), picture.stack("tag")[5])) == {"no tag": 64 * MIB - 100, "act": 32 * MIB, NASTY: 8 * MIB}
+    assert dict(zip(picture.groups("tag"), picture.stacks["tag"][5])) == {"no tag": 64 * MIB - 100, "act": 32 * MIB, NASTY: 8 * MIB}
 
 
 def test_what_was_reserved(small, tmp_path):
@@ -124,7 +124,7 @@ def test_no_peak_is_lost(tmp_path):
         part = [at for at in picture.moments if first <= at < first + 1000]
         assert max(levels[first + 20:first + 980]) <= max(levels[at] for at in part)
         assert min(levels[first + 20:first + 980]) >= min(levels[at] for at in part)
-    for moment, row in list(zip(picture.moments, picture.stack("tag")))[::500]:
+    for moment, row in list(zip(picture.moments, picture.stacks["tag"]))[::500]:
         assert sum(row) == levels[moment]
     short = html_page.Condensed(history, share=25)
     weight = {i: history.size[i] * (min(history.gone[i], len(levels)) - history.born[i]) for i in range(len(history.size))}

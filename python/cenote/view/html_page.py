@@ -11,10 +11,12 @@ import json
 import os
 import sys
 from array import array
+from functools import partial
 from itertools import accumulate
 from typing import Any, Callable, Iterable, Optional, Sequence
 
 from cenote.places import HERE
+from cenote.view import apart
 from cenote.view.history import History, rounded
 
 POINTS, BLOCKS, RANGES, NAMES, STEPS, PAGES = 8000, 60_000, 20_000, 1000, 5000, 60_000  # of all histories of a page together
@@ -42,12 +44,14 @@ class Condensed:
         self.reserved = None if history.reserved is None else array("q", [history.reserved_first]) + history.reserved
         self.moments = self._moments(max(300, POINTS // share))
         self.peak = self.levels.index(max(self.levels))
-        self.blocks = self._blocks(max(2000, BLOCKS // share))
         self.most_names = max(50, NAMES // share)
-        self.names: dict[str, list[str]] = {}  # by division, the largest peak first
-        self.rank: dict[str, list[int]] = {}  # by division: index in `names` for each of the history's names
-        for division in history.groups:
-            self._rank(division)
+        self.blocks: list[int]
+        work = [partial(self._blocks, max(2000, BLOCKS // share))] + [partial(self._divide, division) for division in history.groups]
+        self.blocks, *found_of = apart.done(work, len(history.time))
+        divided = dict(zip(history.groups, found_of))
+        self.names = {division: found[0] for division, found in divided.items()}  # the largest peak first
+        self.rank = {division: found[1] for division, found in divided.items()}  # index in `names` for each of the history's names
+        self.stacks = {division: found[2] for division, found in divided.items()}  # live bytes of each group at each of the moments
 
     def _moments(self, most: int) -> list[int]:
         """The moments that are kept, about `most` of them."""
@@ -76,39 +80,41 @@ class Condensed:
         alike = iter([True] * (most - more))  # of the blocks that weigh just that, the first ones
         return [block for block, one in enumerate(weight) if one > least or one == least and next(alike, False)]
 
-    def _rank(self, division: str) -> None:
-        """Orders the names of a division by their peaks of live bytes."""
-        names, numbers = self.history.groups[division]
-        live = [0] * len(names.names)
-        for block, born in enumerate(self.history.born):
-            if not born:
-                live[numbers[block]] += self.history.size[block]
+    def _divide(self, division: str) -> tuple[list[str], list[int], list[list[int]]]:
+        """The names of a division, the rank of each, and its stack."""
+        names = self.history.groups[division][0].names
+        order = list(range(len(names))) if division == "size" else self._by_peak(division)
+        kept = order if len(order) <= self.most_names else order[:self.most_names - 1]
+        ranks = [0] * len(order)
+        for place, number in enumerate(order):
+            ranks[number] = min(place, self.most_names - 1)
+        shown = [names[number][:LONGEST_NAME] for number in kept] + (["others"] if len(kept) < len(order) else [])
+        return shown, ranks, self._stack(division, ranks, len(self._groups(shown)))
+
+    def _by_peak(self, division: str) -> list[int]:
+        """The numbers of the names of a division, ordered by their peaks of live bytes."""
+        numbers = self.history.groups[division][1]
+        live = self._first_live(numbers, len(self.history.groups[division][0].names))
         most = list(live)
         for number, change in zip(map(numbers.__getitem__, self.history.block), self.history.change):
             now = live[number] = live[number] + change
             if now > most[number]:
                 most[number] = now
-        order = sorted(range(len(most)), key=lambda number: -most[number]) if division != "size" else list(range(len(most)))
-        kept = order if len(order) <= self.most_names else order[:self.most_names - 1]
-        self.names[division] = [names.names[number][:LONGEST_NAME] for number in kept] + (["others"] if len(kept) < len(order) else [])
-        self.rank[division] = [0] * len(order)
-        for place, number in enumerate(order):
-            self.rank[division][number] = min(place, self.most_names - 1)
+        return sorted(range(len(most)), key=lambda number: -most[number])
 
-    def groups(self, division: str) -> list[str]:
-        """The names that have a colour of their own, and one name for the others."""
-        names = self.names[division]
-        return names if len(names) <= GROUPS + 1 else names[:GROUPS] + ["everything else"]
-
-    def stack(self, division: str) -> list[list[int]]:
-        """Live bytes of each group at each of the moments."""
-        history, last = self.history, len(self.groups(division)) - 1
-        rank, numbers = self.rank[division], history.groups[division][1]
-        group = array("L", map([min(place, last) for place in rank].__getitem__, numbers))
-        live = [0] * (last + 1)
-        for block, born in enumerate(history.born):
+    def _first_live(self, numbers: Sequence[int], count: int) -> list[int]:
+        """Live bytes of each number at moment 0."""
+        live = [0] * count
+        for block, born in enumerate(self.history.born):
             if not born:
-                live[group[block]] += history.size[block]
+                live[numbers[block]] += self.history.size[block]
+        return live
+
+    def _stack(self, division: str, ranks: list[int], count: int) -> list[list[int]]:
+        """Live bytes of each of `count` groups at each of the moments."""
+        history = self.history
+        group = array("L", map([min(place, count - 1) for place in ranks].__getitem__, history.groups[division][1]))
+        live = self._first_live(group, count)
         rows, done = [], 0
         for moment in self.moments:
             for which, change in zip(map(group.__getitem__, history.block[done:moment]), history.change[done:moment]):
@@ -116,6 +122,14 @@ class Condensed:
             done = moment
             rows.append(list(live))
         return rows
+
+    @staticmethod
+    def _groups(names: list[str]) -> list[str]:
+        return names if len(names) <= GROUPS + 1 else names[:GROUPS] + ["everything else"]
+
+    def groups(self, division: str) -> list[str]:
+        """The names that have a colour of their own, and one name for the others."""
+        return self._groups(self.names[division])
 
     def step_lines(self) -> tuple[list[float], dict[str, list[int]]]:
         """The time line of a snapshot: the time at which each step ended, and its figures."""
@@ -169,7 +183,7 @@ def _view(picture: Condensed, share: int) -> dict[str, Any]:
         "title": history.title, "device": history.device, "unit": history.unit, "notes": notes, "records": len(history.time),
         "moments": packed("I", moments), "times": packed("d", times), "sampled": len(picture.moments) < len(picture.levels),
         "series": {name: packed("d", line) for name, line in series.items()},
-        "stacks": {division: {"groups": picture.groups(division), "values": packed("f", (x for row in picture.stack(division) for x in row))}
+        "stacks": {division: {"groups": picture.groups(division), "values": packed("f", (x for row in picture.stacks[division] for x in row))}
                    for division in history.groups if not history.is_moment()},
         "names": picture.names, "steps": kept_steps, "all_steps": history.all_steps, "blocks": blocks, "peak": picture.peak, "peaks": peaks,
         "ranges": [list(row) for row in ranges], "moment": moment,

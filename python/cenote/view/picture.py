@@ -51,7 +51,7 @@ def draw_levels(axes: Any, picture: Condensed) -> None:
     if history.is_moment():
         draw_moment(axes, picture, division)
     else:
-        rows = [[value / GIB for value in row] for row in picture.stack(division)]
+        rows = [[value / GIB for value in row] for row in picture.stacks[division]]
         axes.stackplot(picture.moments, list(zip(*rows)), labels=[legend_name(name) for name in picture.groups(division)], step="post",
                        colors=[color_of(picture, i) for i in range(len(picture.groups(division)))])
         if picture.reserved is not None:

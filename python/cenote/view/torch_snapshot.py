@@ -5,6 +5,8 @@ not have its allocation, and frees it or leaves it live at the end.
 """
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import re
 from array import array
@@ -24,11 +26,20 @@ MOST_STACKS = 1 << 16  # whose lines are kept: some hundred megabytes at most
 TAKES_MEMORY = re.compile(r"\?\?|_?start|torch::(unwind|CapturedTraceback)|c10::|at::(detail|empty|TensorIterator|_ops)|at::native::empty|std::")
 
 
-def read(title: str, file: IO[bytes]) -> list[History]:
+def abandon(thing: Any) -> None:
+    """Keeps `thing` until the process ends. To free millions of events takes a second; the system takes their memory back at once."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+    gc.freeze()  # what Python looks for at its end is not among them
+
+
+def read(title: str, file: IO[bytes], is_last: bool = False) -> list[History]:
+    """A history for each device. `is_last`: the process ends soon afterwards, so that the snapshot is not freed."""
     try:
         snapshot = torch_pickle.load(title, file)
     except torch_pickle.BrokenPickle as problem:
         raise Broken(str(problem)) from None
+    if is_last:
+        abandon(snapshot)
     try:
         traces = snapshot["device_traces"]
         devices = sorted({segment["device"] for segment in snapshot["segments"]} | {device for device, trace in enumerate(traces) if trace})
@@ -143,7 +154,7 @@ class Builder:
         time_of, change_of, block_of = history.time.append, history.change.append, history.block.append
         born_of, gone_of = history.born.append, gone.append
         streams: dict[Any, int] = {}
-        now, record = 0, 0
+        now, record, began = 0, 0, 0
         for event in trace:
             action = event["action"]
             if action not in KEPT:
@@ -151,10 +162,12 @@ class Builder:
             address, size, time = event["addr"], event["size"], event.get("time_us", 0)
             if time > now:
                 now = time
+            if not record:
+                began = now  # times count from the first record
             if action == "alloc":
                 block = live[address] = len(sizes)
                 record += 1
-                time_of(now), change_of(size), block_of(block), born_of(record)
+                time_of(now - began), change_of(size), block_of(block), born_of(record)
                 size_of(size), gone_of(FOR_EVER), address_of(address)
                 stream = event.get("stream", 0)
                 if stream not in streams:
@@ -164,7 +177,7 @@ class Builder:
                 old = live.pop(address, None)
                 block = self.add(size, address, None, event["stream"]) if old is None else old
                 record += 1
-                time_of(now), change_of(-sizes[block]), block_of(block)
+                time_of(now - began), change_of(-sizes[block]), block_of(block)
                 gone[block] = record
             else:
                 self.remap(address, size, action in SEGMENT_GROWS)
@@ -193,9 +206,6 @@ class Builder:
         history.reserved = array("q", accumulate(grown, initial=held))[1:]
         if history.time and len(history.time) in self.growth:
             history.reserved[-1] += self.growth[len(history.time)]
-        if history.time:
-            began = history.time[0]
-            history.time = array("d", [time - began for time in history.time])
         if not history.time:
             history.moment = {"steps": [], "figures": {"allocated": history.live_first, "reserved": held}}
             history.notes.append("No trace was recorded with this snapshot (torch.cuda.memory._record_memory_history): it shows one moment.")

@@ -39,23 +39,23 @@ def fail(message: str) -> NoReturn:
     sys.exit(2)
 
 
-def read(path: str, bar: Optional[Bar] = None) -> list[History]:
-    """A history for each device in the file."""
+def read(path: str, bar: Optional[Bar] = None, is_last: bool = False) -> list[History]:
+    """A history for each device in the file. `is_last`: the process ends soon after it has drawn this file."""
     title = os.path.basename(path)
     if bar is not None:
         bar.begin(f"reading {title}")
     try:
         with inputs.opened(path) as found:
-            return _read(title, found, bar)
+            return _read(title, found, bar, is_last)
     except (EOFError, gzip.BadGzipFile, zlib.error) as problem:
         raise Broken(f"{title} is a broken gzip file, perhaps not written to its end: {problem}") from None
     except inputs.TooMuch as problem:
         raise Broken(f"{title} has {problem}, the most that is read") from None
 
 
-def _read(title: str, found: inputs.Input, bar: Optional[Bar]) -> list[History]:
+def _read(title: str, found: inputs.Input, bar: Optional[Bar], is_last: bool) -> list[History]:
     if found.kind == inputs.PYTORCH:
-        return torch_snapshot.read(title, found.file)
+        return torch_snapshot.read(title, found.file, is_last)
     if found.kind == inputs.POOL:
         return pool_snapshot.read(title, found.file)
     return TraceReader(title, found.path, bar.count if bar is not None else None).read()
@@ -87,7 +87,7 @@ def make(names: Sequence[str], path: str, bar: Bar) -> bytes:
     time that a large snapshot takes."""
     gc.disable()
     try:
-        histories = [history for name in names for history in read(name, bar)]
+        histories = [history for i, name in enumerate(names, 1) for history in read(name, bar, i == len(names))]
         data = draw(histories, path, bar)
         outputs.write(path, data)
         return data
