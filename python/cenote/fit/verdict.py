@@ -373,9 +373,9 @@ def needs_lines(outcome: Outcome, largest: Optional[Outcome]) -> list[str]:
         return [f"  what it needs is not known: on a GPU of {name} {why_unknown(largest)}"]
     least, capacity = largest.least_needed(), outcome.capacity
     if least > capacity:
-        first = f"  needs {size(least)}: {size(least - capacity)} missing"
+        first = f"  needs at least {size(least)}: {size(least - capacity)} missing"
     else:
-        first = f"  needs {size(least)}, which is less than {size(capacity)}: what is missing is lost between blocks"
+        first = f"  needs at least {size(least)}, which is less than {size(capacity)}: what is missing is lost between blocks"
     lines = [f"{first} (on a GPU of {name}, {how_far(largest)})"]
     if largest.verdict == "grows":
         lines.append(f"  and more with each step: there it {for_now.short(largest.paces[0])}")
