@@ -439,14 +439,26 @@ def test_it_depends_on_values(dry, name):  # noqa: F811
 
 @pytest.mark.skipif(not (importlib.util.find_spec("transformers") or os.environ.get("CENOTE_TEST_ALL")), reason="transformers is not installed")
 def test_generation_ends_by_its_length(dry):  # noqa: F811
+    """Words are of the middle third: none ends a sentence, even where the rows of several beams are joined, or too large to compute."""
     done, _ = dry("""
         import torch
         from transformers import GPT2Config, GPT2LMHeadModel
-        model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_head=2, n_embd=64, vocab_size=1000, bos_token_id=999, eos_token_id=999)).cuda().eval()
-        ids = torch.randint(0, 900, (3, 16), device="cuda")
-        for sampled in (False, True):
-            out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=48, do_sample=sampled, pad_token_id=999)
-            assert tuple(out.shape) == (3, 64), out.shape
+        for words in (1000, 30_000):
+            last = words - 1
+            model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=64, vocab_size=words, bos_token_id=last, eos_token_id=last)).cuda().eval()
+            ids = torch.randint(0, 900, (3, 16), device="cuda")
+            for options in (dict(max_new_tokens=48), dict(do_sample=True), dict(do_sample=True, top_k=4), dict(num_beams=4), dict(num_beams=10),
+                            dict(num_beams=4, do_sample=True, max_new_tokens=32), dict(num_beams=4, do_sample=True, top_p=0.8, temperature=0.5)):
+                options = dict(attention_mask=torch.ones_like(ids), pad_token_id=last, max_new_tokens=16) | options
+                out = model.generate(ids, **options)[:, 16:].cpu()
+                assert tuple(out.shape) == (3, options["max_new_tokens"]), (options, out.shape)
+                assert ((out >= words // 3) & (out < words // 3 * 2)).all(), (options, out)
+                assert len(out.unique()) > 8, (options, out)
+        scores = model(ids).logits[:, -1, :1000].contiguous()   # chosen by their values, so what is masked is not
+        best = scores.topk(4)
+        assert (scores.gather(1, best.indices) == best.values).all() and (best.indices[:, 0] == scores.max(1).indices).all()
+        kept = scores.masked_fill(scores < best.values[:, -1:], -torch.inf)
+        assert kept.gather(1, kept.softmax(1).multinomial(3)).isfinite().all()
         print("generated")
     """, "--gpu", "2GiB", "--steps", "0")
     assert "generated" in done.stdout, done.stdout + done.stderr

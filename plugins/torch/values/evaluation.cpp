@@ -10,6 +10,7 @@
  */
 #include "evaluation.h"
 
+#include "choosing.h"
 #include "device.h"
 #include "plausible.h"
 
@@ -158,9 +159,14 @@ private:
 static Stack compute(Call &call, Buffers &buffers, bool &is_known)
 {
     Stack stack = arguments_of(call, buffers, is_known);
+    std::optional<Choice> choice;
+    if (!is_known)
+        choice.emplace(call, stack);
     Drawing drawing(call);
     made++;
     call.handle.callBoxed(&stack);
+    if (choice)
+        choice->map(stack);
     return stack;
 }
 

@@ -42,6 +42,7 @@ static const Names replacing = {"aten::zero_", "aten::fill_", "aten::copy_", "at
 
 static const Names keeping = {"aten::addcdiv_", "aten::addcmul_", "aten::lerp_"};
 static const Names choosing = {"aten::argmax", "aten::argmin", "aten::multinomial", "aten::topk", "aten::sort", "aten::argsort", "aten::kthvalue"};
+static const Names choosing_few = {"aten::argmax", "aten::argmin", "aten::multinomial", "aten::topk", "aten::max", "aten::min"};
 static const Names choosing_second = {"aten::max", "aten::min", "aten::mode", "aten::median"}; /* with a dimension: values and indices */
 static const Names truths = {"aten::eq", "aten::ne", "aten::lt", "aten::le", "aten::gt", "aten::ge", "aten::logical_and", "aten::logical_or",
     "aten::logical_not", "aten::logical_xor", "aten::isnan", "aten::isinf", "aten::isfinite", "aten::all", "aten::any", "aten::isin",
@@ -121,6 +122,7 @@ static void read_tables(Operator &o, bool depends)
     o.replaces = replacing.count(n) || has(overload, "out");
     o.keeps = is_foreach || keeping.count(n);
     o.chooses = choosing.count(n) || (choosing_second.count(n) && has(overload, "dim"));
+    o.chooses_few = o.chooses && choosing_few.count(n);
     o.is_truth = truths.count(n);
     o.is_match = n == "aten::eq";
     o.joins = joining.count(n);

@@ -40,6 +40,7 @@ struct Operator {
     bool joins = false;             /* of masks: what it makes of one that was made up is made up likewise */
     bool moves = false;             /* the result is of right answers if what it is made of is */
     bool chooses = false;           /* an index into one of its inputs */
+    bool chooses_few = false;       /* ... of the best ones, or by chance */
     bool opens = false;             /* asks for values by operators of its own, which are seen */
     bool lifts = false;             /* ends a copy that no operator has shown */
     bool exchanges = false;         /* with other processes */

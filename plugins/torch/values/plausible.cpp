@@ -17,6 +17,8 @@
  */
 #include "plausible.h"
 
+#include "choosing.h"
+
 #include <ATen/CPUGeneratorImpl.h>
 
 #include <algorithm>
@@ -69,6 +71,13 @@ static double loss_scale(const Operator &what, size_t place, const at::Tensor &r
     return std::log(static_cast<double>(classes)) * (sums ? rows : 1.0);
 }
 
+/* Operators that leave the shape as it is see rows that a view has joined. */
+static int64_t unit_of(int64_t row, const at::Tensor &result, const std::vector<Shape> &arguments, const Version *first)
+{
+    bool is_same = !arguments.empty() && arguments[0].is_tensor && result.sizes() == c10::IntArrayRef(arguments[0].sizes);
+    return is_same && first ? unit_of_choices(row, first->unit) : row;
+}
+
 static uint64_t lineage_of(const Operator &what, size_t place, const std::vector<Shape> &arguments, const Version *first)
 {
     uint64_t sum = std::hash<std::string>()(what.name) + place + (first ? first->lineage : 0);
@@ -110,6 +119,7 @@ void describe_plausible(Version &v, const Operator &what, size_t place, const at
     v.type = result.scalar_type();
     v.lineage = lineage_of(what, place, arguments, first);
     v.row = result.dim() ? result.size(-1) : 1;
+    v.unit = unit_of(v.row, result, arguments, first);
     v.is_match = what.is_match || (what.moves && first && first->is_match);
     bool is_number = result.is_floating_point() && result.numel() == 1;
     v.falls = what.falls && is_number && !(first && first->type == at::kBool && !first->is_match);
@@ -119,6 +129,9 @@ void describe_plausible(Version &v, const Operator &what, size_t place, const at
     if (what.chooses && (is_second || what.fill == Fill::index)) {
         v.fill = Fill::index;
         v.range = choices(what, result, arguments);
+        int64_t unit = what.chooses_few && first ? unit_of_choices(v.range, first->unit) : v.range;
+        if (v.row <= unit / 6)
+            v.range = unit; /* of the first row of those that were joined: it is as good to choose from as all are */
     } else if (!what.has_fill && first && first->type == v.type) {
         v.fill = first->fill;
         v.range = first->range;

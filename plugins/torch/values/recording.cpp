@@ -11,6 +11,7 @@
  *
  * LOCKING: the tape's lock.
  */
+#include "choosing.h"
 #include "device.h"
 #include "seeing.h"
 
@@ -23,8 +24,6 @@ namespace cenote_values
 {
 
 static constexpr int64_t PRODUCT_MOST = 4 << 20; /* multiplications of a product of matrices that is computed. Chosen. */
-static constexpr int64_t CHOICES_MOST = 16;      /* from more of unknown ones none is computed: it could be the one that ends a sentence. Chosen. */
-
 static constexpr int64_t LINEAR_MOST = 64 << 10;  /* bytes of known matrices that are inverted, factored and so on. Chosen. */
 static constexpr int64_t SMALL_MOST = 64 << 10;   /* bytes in memory that are read as soon as a call has them. Chosen. */
 static constexpr int64_t EXCHANGED_MOST = 1 << 20; /* bytes that the simulated NCCL really moves */
@@ -67,9 +66,18 @@ struct Weight {
     int64_t host = 0;           /* bytes of tensors on the host, of which copies are kept */
     bool host_is_small = true;
     bool masks_only = true, has_free_mask = false;
-    int64_t choices = 0;
+    bool makes_up_choice = false;
     int depth = 0;
 };
+
+/* One of unknown values that have no values as a whole: they could be the same at each step of a program. */
+static bool makes_up_choice(const at::Tensor &from)
+{
+    bool is_one_of_many = false;
+    for (int64_t size : from.sizes())
+        is_one_of_many |= size > CHOICES_MOST;
+    return is_one_of_many && (policy == Policy::zero || !from.has_storage() || static_cast<int64_t>(from.storage().nbytes()) > UNKNOWN_MOST);
+}
 
 static void weigh_tensor(Weight &w, Effect &e, const Seen &seen, const at::Tensor &t, bool writes)
 {
@@ -109,9 +117,7 @@ static Weight weigh(const Seen &seen, Effect &e)
         if (value.isTensor() && value.toTensor().defined()) {
             shape.is_tensor = true;
             shape.sizes = c10::DimVector(value.toTensor().sizes());
-            if (!i && seen.what.chooses)
-                for (int64_t size : shape.sizes)
-                    w.choices = std::max(w.choices, size);
+            w.makes_up_choice |= !i && seen.what.chooses && makes_up_choice(value.toTensor());
         } else if (value.isInt()) {
             shape.number = value.toInt();
         } else if (value.isDouble()) {
@@ -140,7 +146,7 @@ static bool is_recordable(const Seen &seen, const Weight &w)
         return false;
     if (o.is_product && product_size(seen) > PRODUCT_MOST)
         return false;
-    return w.is_known || !(o.keeps || (o.chooses && w.choices > CHOICES_MOST));
+    return w.is_known || !(o.keeps || w.makes_up_choice);
 }
 
 /* The argument as the call keeps it: without tensors on a GPU, with copies of those on the host. */
@@ -347,6 +353,7 @@ static void apply_write(const Seen &seen, Effect &e, Effect::Write &w)
         v->type = w.type;
         v->is_match = seen.what.is_match || (seen.what.moves && e.like && e.like->is_match);
         v->lineage = e.like ? e.like->lineage : 0;
+        v->unit = e.call->operands[w.operand].version->unit;
         e.call->written.emplace_back(w.operand, v);
     } else if (e.call) { /* the operator has resized it */
         return tape_put(w.storage, nullptr);
@@ -378,6 +385,16 @@ static at::Tensor bytes_of(const at::Tensor &value, const at::Tensor &like, int6
     return bytes;
 }
 
+/* Though large: what is made of a probability sums to 1, and of joined rows one is known. */
+static bool is_noted(const Operator &what, const Effect &e, const at::Tensor &result)
+{
+    auto is_probability = [](Fill fill) { return fill == Fill::probability || fill == Fill::log_probability; };
+    if (what.has_fill)
+        return is_probability(what.fill);
+    return e.like && is_probability(e.like->fill) && result.is_floating_point() && !e.shapes.empty() &&
+        result.sizes() == c10::IntArrayRef(e.shapes[0].sizes);
+}
+
 static void apply_result(const Seen &seen, Effect &e, const at::Tensor &t, size_t place, int element)
 {
     if (!is_plain(t) || !t.storage().nbytes())
@@ -392,8 +409,7 @@ static void apply_result(const Seen &seen, Effect &e, const at::Tensor &t, size_
         return tape_put(t.storage(), t.scalar_type() == e.brought_type && t.is_contiguous() && covers_storage(t) ?
                         brought(t.storage(), t.scalar_type()) : nullptr);
     int64_t most = e.is_known ? KNOWN_MOST : is_float(t) ? UNKNOWN_MOST : KNOWN_MOST;
-    bool is_noted = seen.what.has_fill && seen.what.fill == Fill::probability; /* though large: what is made of it sums to 1 */
-    if (size > most && !is_noted && t.scalar_type() != at::kBool) {
+    if (size > most && !is_noted(seen.what, e, t) && t.scalar_type() != at::kBool) {
         if (tape_find(t.storage()))
             tape_put(t.storage(), nullptr);
         return;

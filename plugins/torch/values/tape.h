@@ -35,6 +35,7 @@ struct Version {
     uint64_t number = 0;                /* plausible values depend on it */
     int64_t range = 0;                  /* of plausible indices; how many a share is of */
     int64_t row = 0;                    /* elements of the last dimension; 0: not known */
+    int64_t unit = 0;                   /* `row` before rows were joined (the words of one beam, where a row has those of all); 0: not known */
     uint64_t lineage = 0;               /* the same for what is made in the same way of the same shapes */
     float scale = 1;
     int depth = 0;                      /* at most DEPTH_MOST: evaluation and the end of a chain are recursive */
