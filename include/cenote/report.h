@@ -12,6 +12,8 @@
 
 #include <cenote/cenote.h>
 
+#include <stddef.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -32,7 +34,12 @@ typedef struct cenote_stats {
 #undef CENOTE_GAUGE
 } cenote_stats;
 
+/*
+ * A program that asks before each allocation gives CENOTE_STATS_COUNTED as the size: (cenote_pool_stats)(pool, &stats, CENOTE_STATS_COUNTED) fills in
+ * what cenote has counted, up to `decayed`, and takes the same time for every pool. To derive the rest, cenote looks at all of the pool.
+ */
 CENOTE_API int cenote_pool_stats(cenote_pool *pool, cenote_stats *stats, size_t size);
+#define CENOTE_STATS_COUNTED offsetof(cenote_stats, driver_calls)
 #define cenote_pool_stats(...) cenote_pool_stats(__VA_ARGS__, sizeof(cenote_stats))
 
 /* Peaks start again from what is current; totals and counts start again from zero. */

@@ -233,27 +233,44 @@ CUresult serve_cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type
 
 /* --- what it is like */
 
-/* Physical memory that counts as the pool's. */
-static uint64_t reserved_of(struct place *p, struct family *f)
+/* Physical memory that lies in the pool now. */
+static uint64_t look_at_reserved(struct place *p, struct family *f)
 {
     cenote_stats stats;
     uint64_t bytes = 0;
     cenote_group *group = atomic_load(&f->group);
     if (group)
         return cenote_group_reserved(group, &bytes) ? 0 : bytes;
-    if (f != &p->family || cenote_pool_stats(p->pool, &stats))
+    if (f != &p->family || (cenote_pool_stats)(p->pool, &stats, CENOTE_STATS_COUNTED))
         return 0;
     return atomic_load(&f->used) + stats.cached.current;
 }
 
-/* The highest that was seen: groups do not know it, so it is looked at here, whenever a program asks. */
-static uint64_t reserved_high_of(struct place *p, struct family *f)
+/* The highest is the highest that was seen: groups do not know it, so it is looked at whenever a program asks what is reserved. */
+static uint64_t reserved_of(struct place *p, struct family *f)
 {
-    uint64_t now = reserved_of(p, f), used = atomic_load(&f->used_high), high = atomic_load(&f->reserved_high);
-    now = now > used ? now : used;
-    while (now > high && !atomic_compare_exchange_weak(&f->reserved_high, &high, now))
+    uint64_t now = look_at_reserved(p, f), used = atomic_load(&f->used_high), high = atomic_load(&f->reserved_high);
+    uint64_t most = now > used ? now : used;
+    while (most > high && !atomic_compare_exchange_weak(&f->reserved_high, &high, most))
         ;
-    return now > high ? now : high;
+    return now;
+}
+
+/* What the pool has of cenote's, beside what the driver says of its own. */
+static uint64_t attribute_of(struct place *p, struct family *f, CUmemPool_attribute attribute)
+{
+    switch ((int)attribute) {
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+        return atomic_load(&f->used);
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+        return atomic_load(&f->used_high);
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+        return reserved_of(p, f);
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+        reserved_of(p, f);
+        return atomic_load(&f->reserved_high);
+    }
+    return 0;
 }
 
 CUresult serve_cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value)
@@ -261,23 +278,9 @@ CUresult serve_cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr
     struct place *p;
     CUresult result = real()->cuMemPoolGetAttribute(pool, attribute, value);
     struct family *f = result ? NULL : find_anywhere(pool, &p);
-    if (!f)
-        return result;
-    uint64_t reserved_high = reserved_high_of(p, f);
-    switch ((int)attribute) {
-    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
-        *(cuuint64_t *)value += atomic_load(&f->used);
-        break;
-    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-        *(cuuint64_t *)value += atomic_load(&f->used_high);
-        break;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
-        *(cuuint64_t *)value += reserved_of(p, f);
-        break;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-        *(cuuint64_t *)value += reserved_high;
-        break;
-    }
+    uint64_t more = f ? attribute_of(p, f, attribute) : 0;
+    if (more)
+        *(cuuint64_t *)value += more;
     return result;
 }
 
@@ -310,7 +313,7 @@ CUresult serve_cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
     cenote_stats stats;
     CUresult result = real()->cuMemPoolTrimTo(pool, keep);
     struct family *f = result ? NULL : find_anywhere(pool, &p);
-    if (f && !cenote_pool_stats(p->pool, &stats)) {
+    if (f && !(cenote_pool_stats)(p->pool, &stats, CENOTE_STATS_COUNTED)) {
         uint64_t own = reserved_of(p, f), loss = own > keep ? own - keep : 0;
         if (loss)
             cenote_pool_trim(p->pool, stats.reserved.current > loss ? stats.reserved.current - loss : 0, 0);

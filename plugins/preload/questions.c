@@ -85,7 +85,7 @@ CUresult serve_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle,
 static size_t all_left(struct place *p, size_t left)
 {
     cenote_stats stats;
-    if (cenote_pool_stats(p->pool, &stats))
+    if ((cenote_pool_stats)(p->pool, &stats, CENOTE_STATS_COUNTED))
         return left;
     uint64_t kept = memory_kept(p), used = stats.allocated.current > kept ? stats.allocated.current - kept : 0;
     uint64_t all = left + stats.cached.current + kept, most = stats.limit > used ? stats.limit - used : 0;

@@ -27,6 +27,17 @@ static void check_level(const cenote_level *level)
     EXPECT_EQ(level->total_in - level->total_out, level->current);
 }
 
+/* What is counted alone is the first part of all. The rest of the struct is the program's. */
+static void check_counted(cenote_pool *pool, const cenote_stats *all)
+{
+    cenote_stats counted;
+    memset(&counted, 0x5a, sizeof counted);
+    DONE((cenote_pool_stats)(pool, &counted, CENOTE_STATS_COUNTED));
+    EXPECT(!memcmp(&counted, all, CENOTE_STATS_COUNTED));
+    EXPECT_EQ(counted.driver_calls, 0x5a5a5a5a5a5a5a5au);
+    EXPECT_EQ(counted.orders, 0x5a5a5a5a5a5a5a5au);
+}
+
 static void check_identities(cenote_pool *pool, const struct known *known)
 {
     struct sim_books books;
@@ -55,6 +66,7 @@ static void check_identities(cenote_pool *pool, const struct known *known)
     EXPECT_EQ(s.address_space, books.reserved);
     EXPECT_EQ(s.pages_owned + s.pages_free, books.handles);
     EXPECT_EQ(s.capacity, CARD);
+    check_counted(pool, &s);
 }
 
 static void take(struct scene *scene, struct known *known, int i)
