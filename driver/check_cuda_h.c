@@ -5,6 +5,7 @@
  * A function may be declared twice if both declarations agree. cuda.h has declared ours, under the versioned names that its macros
  * stand for, so declaring each row again compares the two. A row newer than the header is a first declaration, and passes.
  */
+#include "driver/device.h"
 #include "driver/driver.h"
 
 #define DRIVER(need, time, name, version, parameters, arguments) CUresult name parameters;
@@ -19,6 +20,12 @@
     _Static_assert(__builtin_types_compatible_p(PFN_##name##_v##version, CUresult (*) parameters), #name ": no such version");
 #include "driver/driver.def"
 #undef DRIVER
+#endif
+
+#if CUDA_VERSION >= 12080
+_Static_assert((int)DECOMPRESSION_ALGORITHMS == (int)CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK, "the attribute has another number");
+_Static_assert(FOR_DECOMPRESSION == CU_MEM_CREATE_USAGE_HW_DECOMPRESS && FOR_DECOMPRESSION == CU_MEM_POOL_CREATE_USAGE_HW_DECOMPRESS,
+               "the flag has another bit");
 #endif
 
 /* results.def was written down from CUDA 13.0. */

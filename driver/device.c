@@ -48,6 +48,8 @@ static CUresult ask_abilities(struct device *d)
     bool has_vmm = false;
     CUresult result = attribute(d, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, &d->has_rdma);
     if (!result)
+        result = attribute(d, (CUdevice_attribute)DECOMPRESSION_ALGORITHMS, &d->has_decompression);
+    if (!result)
         result = attribute(d, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, &d->has_pools);
     if (!result)
         result = attribute(d, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, &has_vmm);

@@ -42,6 +42,7 @@ struct device {
     uint64_t    granularity;   /* of cuMemCreate; 0: no virtual memory management */
     bool        has_pools;     /* cuMemAllocFromPoolAsync works */
     bool        has_rdma;      /* cuMemCreate takes gpuDirectRDMACapable, the driver says */
+    bool        has_decompression; /* an engine that reads and writes memory of cuMemAlloc, and what was made for it */
     unsigned    handles;       /* CUmemAllocationHandleTypes of pages, the driver says */
     atomic_uint pages[2];      /* what they are made as, and whether that was tried: probe.c. [1]: of pools that want fabric handles */
     _Atomic(uint64_t) mappings; /* of pages, by all pools */
@@ -51,6 +52,9 @@ struct device {
     pthread_rwlock_t gate;     /* readers: threads inside */
     pthread_rwlock_t quiet;    /* readers: threads in cuCtxSynchronize, with the gate open */
 };
+
+/* cuda.h has these from 12.8 on: CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK, CU_MEM_CREATE_USAGE_HW_DECOMPRESS, which is also that of pools. */
+enum { DECOMPRESSION_ALGORITHMS = 136, FOR_DECOMPRESSION = 0x2 };
 
 /*
  * The device, retained once more. NULL and a CENOTE_ error, told to error_set. device_open_in: a context as a device of its own, which is not the

@@ -1,6 +1,6 @@
 /*
  * probe.c: what the pages of a device can be, found out with one page. The attributes of some drivers promise what their calls refuse: RDMA,
- * handles for other processes, or virtual memory management as a whole.
+ * hardware decompression, handles for other processes, or virtual memory management as a whole.
  *
  *     not proven ---> a page was created, mapped and opened to the device: proven, of the first kind with which that worked
  *         |    +----> every kind was refused, and cuMemAlloc works: refused, the device has no pages
@@ -23,8 +23,12 @@ enum { PAGES_KIND = 0xff, PAGES_PROVEN = 0x100, PAGES_REFUSED = 0x200 }; /* in d
 /* The best kind comes first. */
 static const struct page_kind {
     unsigned handles;
-    bool     rdma;
-} kinds[] = {{FILES | FABRIC, true}, {FILES | FABRIC, false}, {FILES, true}, {FILES, false}, {0, true}, {0, false}};
+    bool     rdma, decompression;
+} kinds[] = {
+#define WITH(handles) {handles, true, true}, {handles, true, false}, {handles, false, true}, {handles, false, false}
+    WITH(FILES | FABRIC), WITH(FILES), WITH(0),
+#undef WITH
+};
 #define KINDS ((unsigned)(sizeof kinds / sizeof kinds[0]))
 
 static LOCK_OF_PROCESS struct lock proving = LOCK_INITIALIZER(LOCK_CONTEXT);
@@ -33,7 +37,7 @@ static LOCK_OF_PROCESS struct lock proving = LOCK_INITIALIZER(LOCK_CONTEXT);
 static unsigned promised(const struct device *d, bool fabric, unsigned kind)
 {
     unsigned handles = fabric ? d->handles : d->handles & ~(unsigned)FABRIC;
-    while (kind < KINDS && (kinds[kind].handles & ~handles || (kinds[kind].rdma && !d->has_rdma)))
+    while (kind < KINDS && (kinds[kind].handles & ~handles || kinds[kind].rdma > d->has_rdma || kinds[kind].decompression > d->has_decompression))
         kind++;
     return kind;
 }
@@ -45,6 +49,7 @@ static CUmemAllocationProp prop_of(const struct device *d, unsigned kind)
     prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     prop.location.id = d->ordinal;
     prop.allocFlags.gpuDirectRDMACapable = kinds[kind].rdma;
+    prop.allocFlags.usage = kinds[kind].decompression ? FOR_DECOMPRESSION : 0;
     prop.requestedHandleTypes = (CUmemAllocationHandleType)kinds[kind].handles;
     return prop;
 }

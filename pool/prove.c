@@ -15,6 +15,9 @@ int prove_open_driver_pool(cenote_pool *pool)
     props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
     props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     props.location.id = pool->config.device->ordinal;
+#if CUDA_VERSION >= 12080
+    props.usage = pool->config.device->has_decompression ? FOR_DECOMPRESSION : 0;
+#endif
     CUresult result = pool->config.device->driver->cuMemPoolCreate(&pool->config.driver_pool, &props);
     return result ? pool_driver_error(pool, result, "cuMemPoolCreate") : CENOTE_OK;
 }

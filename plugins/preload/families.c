@@ -144,7 +144,10 @@ void families_close(struct place *p)
 
 /* --- coming and going */
 
-/* Members that a newer cuda.h has, and that say more than this one knows, lie in what is reserved here: they have to be zero. */
+/*
+ * Members that a newer cuda.h has, and that say more than this one knows, lie in what is reserved here: they have to be zero. A pool for hardware
+ * decompression asks for what pages are made for anyway, if the device has the engine.
+ */
 static bool can_stand_for(const CUmemPoolProps *properties)
 {
     static const CUmemPoolProps none;
@@ -152,6 +155,9 @@ static bool can_stand_for(const CUmemPoolProps *properties)
     bool is_device = rest.allocType == CU_MEM_ALLOCATION_TYPE_PINNED && rest.location.type == CU_MEM_LOCATION_TYPE_DEVICE;
     rest.allocType = none.allocType;
     rest.location = none.location;
+#if CUDA_VERSION >= 12080
+    rest.usage &= (unsigned short)~CU_MEM_POOL_CREATE_USAGE_HW_DECOMPRESS;
+#endif
     return is_device && !memcmp(&rest, &none, sizeof rest);
 }
 

@@ -214,6 +214,7 @@ CUresult pool_get_access(CUmemAccess_flags *flags, CUmemoryPool pool, CUmemLocat
 CUresult pool_trim(CUmemoryPool pool, size_t keep);
 uint32_t pool_find(CUmemoryPool handle, const char *call);  /* 0, and a violation: none */
 int      pool_device(uint32_t pool);
+bool     pool_decompresses(uint32_t pool);
 CUresult pool_take(CUdeviceptr *at, size_t size, uint32_t pool, struct stream *s);  /* on a stream that does not capture, as is the next */
 CUresult pool_give(CUdeviceptr at, struct stream *s);
 

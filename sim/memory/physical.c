@@ -122,6 +122,8 @@ static CUresult check_properties(const CUmemAllocationProp *prop, int *area, con
         has |= CU_MEM_HANDLE_TYPE_FABRIC;
     if (sim_quirk(ATTRIBUTE_LIES) && (prop->requestedHandleTypes || prop->allocFlags.gpuDirectRDMACapable))
         return CUDA_ERROR_NOT_SUPPORTED;
+    if (sim_quirk(DECOMPRESSION_REFUSED) && prop->allocFlags.usage)
+        return CUDA_ERROR_NOT_SUPPORTED;
     return prop->requestedHandleTypes & ~has ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
 }
 

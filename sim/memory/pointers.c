@@ -65,6 +65,17 @@ static bool is_made_for_rdma(const struct pointer *p)
     return p->mapping && physical_at(p->mapping->physical)->prop.allocFlags.gpuDirectRDMACapable;
 }
 
+#if CUDA_VERSION >= 12080
+static bool is_for_decompression(const struct pointer *p)
+{
+    if (!sim_quirk(DECOMPRESSION) && !sim_quirk(DECOMPRESSION_REFUSED))
+        return false;
+    if (p->mapping)
+        return physical_at(p->mapping->physical)->prop.allocFlags.usage & CU_MEM_CREATE_USAGE_HW_DECOMPRESS;
+    return p->allocation->kind == ALLOCATION_POOL ? pool_decompresses(p->allocation->pool) : p->allocation->kind <= ALLOCATION_LARGE;
+}
+#endif
+
 CUresult pointer_attribute(void *value, CUpointer_attribute attribute, CUdeviceptr at)
 {
     struct pointer p;

@@ -29,6 +29,7 @@ struct pool {
     struct access access;
     uint32_t      live;         /* allocations, also those whose free has not come */
     uint32_t      pending;      /* list of freed allocations whose moment has not come, newest first */
+    bool          decompresses; /* it was made for hardware decompression */
     int           reuse[3];     /* CU_MEMPOOL_ATTR_REUSE_*: kept, without effect */
     struct ranges free;
     struct ranges chunks;
@@ -49,6 +50,11 @@ int pool_device(uint32_t number)
     return pool_at(number)->device;
 }
 
+bool pool_decompresses(uint32_t number)
+{
+    return pool_at(number)->decompresses;
+}
+
 static uint32_t open_pool(int device)
 {
     uint32_t number = slots_take(&pools);
@@ -56,6 +62,7 @@ static uint32_t open_pool(int device)
         return 0;
     struct pool *p = pool_at(number);
     p->device = device;
+    p->decompresses = false;
     p->access = (struct access){.readers = 1u << device, .writers = 1u << device};
     for (int i = 0; i < 3; i++)
         p->reuse[i] = 1;
@@ -313,6 +320,9 @@ CUresult pool_create(CUmemoryPool *pool, const CUmemPoolProps *properties)
     if (!number)
         return CUDA_ERROR_OUT_OF_MEMORY;
     pool_at(number)->most = properties->maxSize;
+#if CUDA_VERSION >= 12080
+    pool_at(number)->decompresses = properties->usage & CU_MEM_POOL_CREATE_USAGE_HW_DECOMPRESS;
+#endif
     model.books.pools++;
     *pool = pool_handle(number);
     return CUDA_SUCCESS;

@@ -58,6 +58,36 @@ CASE(what_works_is_kept)
     expect_with(SIM_QUIRK(FABRIC) | SIM_QUIRK(RDMA_REQUIRED), "handles:fabric", FILES | FABRIC, 1);
 }
 
+#if CUDA_VERSION >= 12080
+static void expect_decompression(uint64_t quirks, const char *conf, bool expected)
+{
+    struct scene scene;
+    struct held held;
+    bool takes = !expected;
+    open_as(&scene, quirks, conf);
+    held_take(&held, scene.pool, 3 * MIB, scene.stream[A]);
+    DONE(cuPointerGetAttribute(&takes, CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE, (CUdeviceptr)held.at));
+    EXPECT_EQ(takes, expected);
+    held_give(&held);
+    scene_close(&scene);
+}
+
+/* As memory of cuMemAlloc is: the program may have taken its memory from there before. */
+CASE(what_the_decompression_engine_takes)
+{
+    uint64_t engine = SIM_QUIRK(DECOMPRESSION), refused = SIM_QUIRK(DECOMPRESSION_REFUSED);
+    expect_decompression(engine, "", true);
+    expect_decompression(engine, "provider:async", true);
+    expect_decompression(engine, "provider:plain", true);
+    expect_decompression(engine | SIM_QUIRK(RDMA_REQUIRED), "", true);
+    expect_decompression(engine | SIM_QUIRK(WSL_RDMA), "", true);
+    expect_with(engine | SIM_QUIRK(WSL_RDMA), "", FILES, 0);
+    expect_decompression(0, "", false);
+    expect_decompression(refused, "", false);
+    expect_with(refused | SIM_QUIRK(RDMA_REQUIRED), "", FILES, 1);
+}
+#endif
+
 CASE(rdma_that_fails_at_the_access)
 {
     expect_with(SIM_QUIRK(WSL_RDMA), "", FILES, 0);

@@ -98,6 +98,33 @@ ON_CARD(a_pool_destroyed_with_live_blocks)
     DONE(cuMemPoolDestroy(next));
 }
 
+#if CUDA_VERSION >= 12080
+/* RMM makes its pool so, whatever the device has. Where it has an engine, cenote's memory is for it, as the driver's would be. */
+static void take_for_decompression(uint64_t quirks)
+{
+    struct sim_shape shape = scene_card(CAPACITY);
+    shape.quirks = quirks;
+    scene_open_card(&card, &shape);
+    CUmemoryPool pool = NULL;
+    cenote_block block;
+    bool takes = !quirks;
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0},
+                            .usage = CU_MEM_POOL_CREATE_USAGE_HW_DECOMPRESS};
+    DONE(cuMemPoolCreate(&pool, &props));
+    struct held held = pool_take(pool, MIB, card.stream[A]);
+    DONE(cenote_find(held.at, &block));
+    EXPECT(block.group);
+    DONE(cuPointerGetAttribute(&takes, CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE, at_of(&held)));
+    EXPECT_EQ(takes, quirks != 0);
+    give(&held, card.stream[A]);
+    DONE(cuMemPoolDestroy(pool));
+    card_close();
+}
+
+ENDS_WITH(a_pool_for_decompression, 0) { take_for_decompression(0); }
+ENDS_WITH(a_pool_for_decompression_and_an_engine, 0) { take_for_decompression(SIM_QUIRK(DECOMPRESSION)); }
+#endif
+
 ON_CARD(what_a_pool_says)
 {
     CUmemoryPool pools[2] = {NULL, plain_pool()};

@@ -98,6 +98,42 @@ CASE(fabric_is_there_or_refused)
     EXPECT_EQ(made(FABRIC, false), CUDA_ERROR_INVALID_VALUE);
 }
 
+#if CUDA_VERSION >= 12080
+static bool engine_takes(CUdeviceptr at)
+{
+    bool takes = false;
+    EXPECT_OK(cuPointerGetAttribute(&takes, CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE, at));
+    return takes;
+}
+
+static bool engine_takes_pool(unsigned short usage)
+{
+    CUmemoryPool pool;
+    CUdeviceptr at;
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}, .usage = usage};
+    EXPECT_OK(cuMemPoolCreate(&pool, &props));
+    EXPECT_OK(cuMemAllocFromPoolAsync(&at, 4096, pool, NULL));
+    bool takes = engine_takes(at);
+    EXPECT_OK(cuMemFreeAsync(at, NULL));
+    EXPECT_OK(cuMemPoolDestroy(pool));
+    return takes;
+}
+
+CASE(decompression_has_to_be_asked_for)
+{
+    CUdeviceptr at;
+    begin(0);
+    EXPECT_EQ(asked(CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK), 0);
+    EXPECT(!engine_takes_pool(CU_MEM_POOL_CREATE_USAGE_HW_DECOMPRESS));
+    begin(SIM_QUIRK(DECOMPRESSION));
+    EXPECT(asked(CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK));
+    EXPECT(engine_takes_pool(CU_MEM_POOL_CREATE_USAGE_HW_DECOMPRESS) && !engine_takes_pool(0));
+    EXPECT_OK(cuMemAlloc(&at, 4096));
+    EXPECT(engine_takes(at));
+    EXPECT_OK(cuMemFree(at));
+}
+#endif
+
 CASE(attributes_lie)
 {
     begin(SIM_QUIRK(ATTRIBUTE_LIES));

@@ -23,6 +23,8 @@ QUIRKS = {
     "wsl-rdma": ("fit without", [RDMA]),
     "rdma-required": ("fit", []),
     "fabric": ("fit", []),
+    "decompression": ("fit", []),
+    "decompression-refused": ("fit", []),
     "fabric-not-permitted": ("fit without", [FABRIC]),
     "fabric-invalid": ("fit without", [FABRIC]),
     "attribute-lies": ("fit without", [FILES, RDMA]),
