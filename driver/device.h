@@ -53,7 +53,7 @@ struct device {
     pthread_rwlock_t quiet;    /* readers: threads in cuCtxSynchronize, with the gate open */
 };
 
-/* cuda.h has these from 12.8 on: CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK, CU_MEM_CREATE_USAGE_HW_DECOMPRESS, which is also that of pools. */
+/* cuda.h has them from 12.8 on: CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK and CU_MEM_CREATE_USAGE_HW_DECOMPRESS, the same for pools. */
 enum { DECOMPRESSION_ALGORITHMS = 136, FOR_DECOMPRESSION = 0x2 };
 
 /*

@@ -39,8 +39,8 @@ typedef struct cenote_stats {
  * what cenote has counted, up to `decayed`, and takes the same time for every pool. To derive the rest, cenote looks at all of the pool.
  */
 CENOTE_API int cenote_pool_stats(cenote_pool *pool, cenote_stats *stats, size_t size);
-#define CENOTE_STATS_COUNTED offsetof(cenote_stats, driver_calls)
 #define cenote_pool_stats(...) cenote_pool_stats(__VA_ARGS__, sizeof(cenote_stats))
+#define CENOTE_STATS_COUNTED offsetof(cenote_stats, driver_calls)
 
 /* Peaks start again from what is current; totals and counts start again from zero. */
 CENOTE_API int cenote_pool_reset_peaks(cenote_pool *pool);
