@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Each public header alone, in C11 and in C++ (a .hpp in C++17): it compiles in a program whose own macros have the words of the tables for names, leaves these as they
-# were, and leaves no macro behind whose name does not begin with CENOTE_ or cenote_.
+# Each public header alone, in C11 and in C++ (a .hpp in C++17): it compiles in a program whose own macros have the words of the tables for names,
+# leaves these as they were, and leaves no macro behind whose name does not begin with CENOTE_ or cenote_.
 set -eu
 include="$(dirname "$0")/../../include"
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-words="ERROR LEVEL COUNT GAUGE OPTION KIND PHASE ROW $(sed -nE 's/^\w+\(([^"]*)".*/\1/p' "$include"/cenote/*.def | grep -oE '\b[A-Z][A-Z_]+\b' | sort -u)"
+of_tables=$(sed -nE 's/^\w+\(([^"]*)".*/\1/p' "$include"/cenote/*.def | grep -oE '\b[A-Z][A-Z_]+\b' | sort -u)
+words="ERROR LEVEL COUNT GAUGE OPTION KIND PHASE ROW $of_tables"
 for word in $words; do
     echo "#define $word 1"
 done | sort -u >"$folder/own"
@@ -43,7 +44,8 @@ for header in "$include"/cenote/*.h "$include"/cenote/*.hpp; do
     echo "#include <$name>" >"$folder/alone.c"
     while read -r kind standard; do
         for program in alone with; do
-            cc -x "$kind" -std="$standard" -pedantic -Wall -Wextra -Werror -I"$include" -isystem "$cccl" -isystem "${CUDA_INCLUDE:-/usr/local/cuda/include}" -fsyntax-only "$folder/$program.c" 2>"$folder/said" ||
+            cc -x "$kind" -std="$standard" -pedantic -Wall -Wextra -Werror -I"$include" -isystem "$cccl" \
+                -isystem "${CUDA_INCLUDE:-/usr/local/cuda/include}" -fsyntax-only "$folder/$program.c" 2>"$folder/said" ||
                 { echo "FAILED $name $program in $standard:"; head -5 "$folder/said"; failed=1; }
         done
         macros "$kind" "$standard" "$folder/without.c" >"$folder/earlier"

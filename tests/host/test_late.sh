@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# jemalloc and when it comes: a program that is linked to it, one that has it preloaded, one with room for it, and one without, which is told what helps.
+# jemalloc and when it comes: a program that is linked to it, one that has it preloaded, one with room for it, and one without, which is told what
+# helps.
 set -eu
 library=$CENOTE_BUILD/libcenote_host.so
 [ -e "$library" ] || exit 77

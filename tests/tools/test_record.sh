@@ -12,7 +12,8 @@ expect_trace() {
 CENOTE_TRACE="$work/trace.csv.gz" "$CENOTE_BIN/example-growing" > /dev/null
 expect_trace "$work/trace.csv.gz"
 zcat "$work/trace.csv.gz" | grep -q ',a,'
-test "$(zcat "$work/trace.csv.gz" | grep -c ',a,')" -eq "$(zcat "$work/trace.csv.gz" | grep -c ',f,')" || { echo "the example frees what it takes"; exit 1; }
+count() { zcat "$work/trace.csv.gz" | grep -c ",$1,"; }
+test "$(count a)" -eq "$(count f)" || { echo "the example frees what it takes"; exit 1; }
 
 # Another option of the same pool, and the name of the process.
 CENOTE_CONF=record:3 CENOTE_TRACE="$work/%p.csv" "$CENOTE_BIN/example-growing" > /dev/null

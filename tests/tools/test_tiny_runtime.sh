@@ -5,8 +5,10 @@
 set -euo pipefail
 page=$(dirname "$0")/../../docs/custom-runtime.md
 while IFS= read -r line; do
-    grep -qxhF -- "$line" "$(dirname "$0")"/../../examples/tiny_runtime/*.[ch] || { echo "$page shows what the program does not have: $line"; exit 1; }
+    grep -qxhF -- "$line" "$(dirname "$0")"/../../examples/tiny_runtime/*.[ch] ||
+        { echo "$page shows what the program does not have: $line"; exit 1; }
 done < <(sed -n '/^```c$/,/^```$/p' "$page" | grep -v '^```')
 said=$(CENOTE_SIM=capacity:1GiB,lag:300000,manual_clock:1,charge_cost:1 "$CENOTE_BIN/example-tiny-runtime")
 shown=$(sed -n '/^```text$/,/^```$/p' "$page" | sed '1d;$d')
-diff <(printf '%s\n' "$shown") <(printf '%s\n' "$said") || { echo "docs/custom-runtime.md shows other figures (left) than the program prints (right)"; exit 1; }
+diff <(printf '%s\n' "$shown") <(printf '%s\n' "$said") ||
+    { echo "docs/custom-runtime.md shows other figures (left) than the program prints (right)"; exit 1; }

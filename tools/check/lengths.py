@@ -53,7 +53,8 @@ def check_file(tree: Tree, path: str) -> list[str]:
     problems = []
     if len(lines) > FILE_LINES:
         problems.append(f"{path}: {len(lines)} lines, at most {FILE_LINES}")
-    functions = python_functions(tree.text(path)) if path.endswith(".py") else c_functions(lines) if path.endswith(SOURCES) else ()
+    is_python = path.endswith(".py") or (lines[:1] and lines[0].startswith("#!") and "python" in lines[0])
+    functions = python_functions(tree.text(path)) if is_python else c_functions(lines) if path.endswith(SOURCES) else ()
     for first, last in functions:
         if last - first + 1 > FUNCTION_LINES:
             problems.append(f"{path}:{first}: a function of {last - first + 1} lines, at most {FUNCTION_LINES}")
@@ -75,7 +76,7 @@ def check_document(tree: Tree, path: str) -> list[str]:
 
 
 def check(tree: Tree) -> Report:
-    files = tree.ending(*SOURCES, ".html", ".css", ".js")
+    files = tree.ending(*SOURCES, ".html", ".css", ".js", ".sh") + tree.scripts()
     report = Report(f"{len(files)} files, {sum(len(tree.lines(path)) for path in files)} lines")
     for path in files:
         report.problems += check_file(tree, path)

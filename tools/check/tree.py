@@ -30,6 +30,10 @@ class Tree:
     def ending(self, *suffixes: str) -> list[str]:
         return [name for name in self.files if name.endswith(suffixes)]
 
+    def scripts(self) -> list[str]:
+        """Programs without a suffix, which name what runs them in their first line."""
+        return [name for name in self.files if "." not in pathlib.Path(name).name and self.text(name).startswith("#!")]
+
     @functools.lru_cache(maxsize=None)
     def text(self, name: str) -> str:
         return (self.root / name).read_text(errors="replace")
