@@ -52,8 +52,8 @@ static const Names joining = {"aten::logical_and", "aten::logical_or", "aten::lo
     "aten::bitwise_or", "aten::bitwise_xor", "aten::bitwise_not", "aten::mul", "aten::all", "aten::any", "aten::_is_all_true", "aten::_is_any_true",
     "aten::sum", "aten::mean", "aten::count_nonzero"};
 /* They are of right answers if what they are made of is. */
-static const Names moving = {"aten::_to_copy", "aten::copy_", "aten::clone", "aten::mean", "aten::sum", "aten::stack", "aten::cat", "aten::index",
-    "aten::bitwise_and", "aten::bitwise_or", "aten::bitwise_not"};
+static const Names moving = {"aten::_to_copy", "aten::copy_", "aten::clone", "aten::mean", "aten::sum", "aten::count_nonzero", "aten::stack",
+    "aten::cat", "aten::index", "aten::bitwise_and", "aten::bitwise_or", "aten::bitwise_not"};
 
 static const std::unordered_map<std::string, Fill> fills = {{"aten::_softmax", Fill::probability}, {"aten::sigmoid", Fill::probability},
     {"aten::_safe_softmax", Fill::probability}, {"aten::_log_softmax", Fill::log_probability}, {"aten::log_sigmoid_forward", Fill::log_probability},

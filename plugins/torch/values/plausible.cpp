@@ -10,6 +10,9 @@
  *
  * Rule V10: all ways to ask for the count of a mask that was made up have one answer, and a test that is all of it is true, at every size.
  *
+ * A number that falls is what a loop waits for, or not: once it has fallen as far as it can it rises, and so on. A count of right answers rises only
+ * if nothing was chosen by such answers, which would have to be as many (V10).
+ *
  * The same version has the same values whenever it is computed, and none is infinite or NaN. --unknown zero makes all of them 0 (and all tests no);
  * --unknown largest makes every choice of a mask and draws other numbers, none of them below 0.
  *
@@ -24,6 +27,7 @@
 #include <algorithm>
 #include <cmath>
 #include <unordered_map>
+#include <unordered_set>
 
 namespace cenote_values
 {
@@ -32,7 +36,19 @@ Policy policy = Policy::typical;
 
 static constexpr double FALL = 0.9;     /* from one loss that is asked for to the next. Chosen: a loop until loss < 0.01 ends after 60 */
 static constexpr double LEAST = 1e-12, LEAST_HALF = 1e-3;   /* a logarithm of it is finite, in 16 bits, too */
-static std::unordered_map<uint64_t, double> fallen;         /* by lineage */
+static constexpr double MOST = 1e6, MOST_HALF = 1e4;        /* what a number rises to if all that falling could end has ended. Chosen. */
+static constexpr int PATIENCE = 262;                        /* reads until 1 has fallen to LEAST */
+static constexpr int ROUNDS = 20;   /* in which a program that chooses by a mask does so, if ever: a count of such masks has to stay true. Chosen. */
+
+/* Of the numbers of one lineage that the program has asked for. */
+struct Course {
+    double by = 1;
+    int reads = 0;          /* since it turned */
+    int rounds = 0;         /* in which a count stayed what it was */
+    bool rises = false;
+};
+static std::unordered_map<uint64_t, Course> courses;        /* by lineage */
+static std::unordered_set<uint64_t> chosen_by;              /* lineages of masks */
 
 int64_t Shape::count() const
 {
@@ -112,6 +128,19 @@ static void describe_truth(Version &v, const Operator &what, const at::Tensor &r
     }
 }
 
+/* One number that a loop can wait for. */
+static void describe_course(Version &v, const Operator &what, const at::Tensor &result, const std::vector<Shape> &arguments, const Version *first)
+{
+    bool is_number = result.is_floating_point() && result.numel() == 1, adds = what.name == "aten::sum" || what.name == "aten::count_nonzero";
+    bool is_count = v.is_match && result.numel() == 1 && (adds || what.name == "aten::mean");
+    v.falls = is_count || (what.falls && is_number && !(first && first->type == at::kBool && !first->is_match));
+    v.is_loss = is_number && !v.is_match && (v.falls || (first && first->is_loss));
+    bool compares = what.is_match && arguments.size() > 1 && !arguments[1].sizes.empty(); /* with answers, not with the end of a sentence */
+    v.matches = compares ? v.lineage : v.is_match && !what.is_match ? first->matches : 0;
+    if (is_count && adds && !arguments.empty())
+        v.range = std::max<int64_t>(arguments[0].count(), first && first->is_match ? first->range : 0);
+}
+
 /* `first`: a version of what the result was made of, or NULL. `is_itself`: its first two arguments are the same tensor. */
 void describe_plausible(Version &v, const Operator &what, size_t place, const at::Tensor &result, const std::vector<Shape> &arguments,
                         const Version *first, bool is_itself)
@@ -121,9 +150,6 @@ void describe_plausible(Version &v, const Operator &what, size_t place, const at
     v.row = result.dim() ? result.size(-1) : 1;
     v.unit = unit_of(v.row, result, arguments, first);
     v.is_match = what.is_match || (what.moves && first && first->is_match);
-    bool is_number = result.is_floating_point() && result.numel() == 1;
-    v.falls = what.falls && is_number && !(first && first->type == at::kBool && !first->is_match);
-    v.is_loss = is_number && !v.is_match && (v.falls || (first && first->is_loss));
     v.fill = what.fill;
     bool is_second = place > 0;
     if (what.chooses && (is_second || what.fill == Fill::index)) {
@@ -140,6 +166,7 @@ void describe_plausible(Version &v, const Operator &what, size_t place, const at
     if (what.name == "aten::sum" && first && first->fill == Fill::probability && result.numel() < arguments[0].count())
         v.fill = Fill::one; /* of each row */
     describe_truth(v, what, result, arguments, first, is_itself);
+    describe_course(v, what, result, arguments, first);
     if (v.falls && v.fill == Fill::positive)
         v.fill = Fill::loss; /* the same each time, but that it falls */
     if (v.fill == Fill::loss)
@@ -233,18 +260,41 @@ at::Tensor plausible(const Version &v, c10::IntArrayRef sizes, c10::ScalarType t
     return made.to(type);
 }
 
-/* Each unknown loss or distance that the program looks at is smaller than the last one of its lineage; a share of right answers comes closer to 1. */
+static double next_of(Course &c, bool is_half, bool is_match)
+{
+    double by = c.by, least = is_half ? LEAST_HALF : LEAST, most = is_half ? MOST_HALF : MOST;
+    c.by = c.rises ? std::min(by / FALL, most) : std::max(by * FALL, least);
+    c.reads++;
+    bool is_over = c.rises ? c.by >= most : c.by <= least && c.reads >= PATIENCE;
+    if (is_over && !is_match) {
+        c.rises = !c.rises;
+        c.reads = 0;
+    }
+    return by;
+}
+
+/* Each unknown loss or distance that the program looks at is smaller than the last one of its lineage, until it turns. Right answers become more. */
 void let_fall(at::Tensor &number, const Version &v)
 {
     if (policy == Policy::zero)
         return;
-    double &by = fallen.emplace(v.lineage, 1).first->second;
-    auto all = static_cast<double>(std::max<int64_t>(v.range, 1));
-    if (v.is_match)
-        number = at::rsub(at::rsub(number, all).mul(by), all);
-    else
-        number = number.mul(by);
-    by = std::max(by * FALL, number.scalar_type() == at::kHalf ? LEAST_HALF : LEAST);
+    Course &course = courses[v.lineage];
+    if (!number.is_floating_point() && (!v.matches || course.rounds++ < ROUNDS || chosen_by.count(v.matches)))
+        return;
+    double by = next_of(course, number.scalar_type() == at::kHalf, v.is_match);
+    if (!v.is_match) {
+        number = (course.rises ? number.abs() : number).mul(by);
+        return;
+    }
+    auto of = number.item<double>(), all = std::max(static_cast<double>(std::max<int64_t>(v.range, 1)), of);
+    double more = all - (all - of) * by;
+    number = at::full_like(number, number.is_floating_point() ? more : std::round(more));
+}
+
+void note_choice(const Version &mask)
+{
+    if (mask.is_match)
+        chosen_by.insert(mask.matches);
 }
 
 } // namespace cenote_values

@@ -309,6 +309,17 @@ private:
     int count_;
 };
 
+static void note_choices(const Seen &seen)
+{
+    for (size_t i = 0; i < seen.count; i++)
+        each_tensor(seen.argument(i), [&](const at::Tensor &t, int) {
+            int64_t shift;
+            VersionP v = is_mask(t) ? tape_look(t, shift) : nullptr;
+            if (v)
+                note_choice(*v);
+        });
+}
+
 static void read_count(const Seen &seen, c10::DispatchKeySet keys, bool is_inner)
 {
     Effect e;
@@ -317,6 +328,7 @@ static void read_count(const Seen &seen, c10::DispatchKeySet keys, bool is_inner
     bool has_counts = guarded([&] {
         std::lock_guard<std::mutex> hold(tape_lock);
         forget_unexplained();
+        note_choices(seen);
         bool is_temporary = is_inner && !seen.is_strange && !tape_find(seen.argument(0).toTensor().storage());
         e = effect_of(seen);
         if (seen.what.reading != Reading::count)

@@ -37,6 +37,7 @@ struct Version {
     int64_t row = 0;                    /* elements of the last dimension; 0: not known */
     int64_t unit = 0;                   /* `row` before rows were joined (the words of one beam, where a row has those of all); 0: not known */
     uint64_t lineage = 0;               /* the same for what is made in the same way of the same shapes */
+    uint64_t matches = 0;               /* the lineage of the mask that says where an answer is right */
     float scale = 1;
     int depth = 0;                      /* at most DEPTH_MOST: evaluation and the end of a chain are recursive */
     Fill fill = Fill::number;
