@@ -64,7 +64,7 @@ KNOWN = SAME + """
         x = numbers(device, 4)
         y = torch.empty(0, device=device)
         torch.mul(x, 2, out=y)
-        return y.shape
+        return y
     @same
     def own_function(device):
         class Double(torch.autograd.Function):
@@ -167,6 +167,28 @@ KNOWN = SAME + """
         for i in range(200):
             rows[i] = torch.full((20,), 2.0).to(device)
         return rows.sum().item()
+    @same
+    def in_parts(device):
+        halves, columns, long = torch.empty(8, device=device), torch.empty(3, 6, device=device), torch.empty(500_000, device=device)
+        halves[:4] = 1
+        halves[1:3].add_(1)
+        halves[4:] = numbers(device, 4)
+        columns[:, 2:] = numbers(device, 3, 4)
+        columns[:, :2] = 5
+        long[:100_000].fill_(1)
+        first = long[:50_000].sum().item()
+        for i in range(100_000, 500_000, 100_000):
+            torch.mul(long[:100_000], 2, out=long[i:i + 100_000])
+        joined = torch.empty(6, device=device)
+        torch.cat([numbers(device, 2), numbers(device, 3)], out=joined[1:])
+        return [halves.tolist(), columns.tolist(), first, long.sum().item(), joined[1:].tolist()]
+    @same
+    def counted_into(device):
+        x = torch.tensor([3, 0, 2, 0, 1], device=device)
+        places, chosen = torch.empty(0, dtype=torch.long, device=device), torch.empty(0, device=device)
+        torch.nonzero(x, out=places)
+        torch.masked_select(x.float(), x > 1, out=chosen)
+        return [places.tolist(), chosen.tolist()]
     print("all are the same")
 """
 
@@ -209,6 +231,12 @@ HOSTILE = """
         torch.from_dlpack(x[1:]).add_(1)
     def by_large_work(x):
         x.copy_(torch.ones(4096, 4096, device="cuda").mm(torch.ones(4096, 4096, device="cuda"))[0, :4])
+    def by_large_work_in_a_part(x):
+        x[1:2].copy_(torch.ones(4096, 4096, device="cuda").mm(torch.ones(4096, 4096, device="cuda"))[0, :1])
+    def by_half(x):
+        y = torch.empty(4, device="cuda")
+        y[1:] = x[1:]
+        x.set_(y.untyped_storage(), 0, (4,))
     def by_new_memory(x):
         x.untyped_storage().resize_(0)
         x.untyped_storage().resize_(16)
@@ -223,13 +251,16 @@ HOSTILE = """
 
     keep = []
     for write in (by_the_driver, by_a_kernel, by_a_graph, by_an_unknown_thread, by_another_name, by_a_part_of_another_name, by_large_work,
-                  by_new_memory, by_a_later_upload):
+                  by_large_work_in_a_part, by_half, by_new_memory, by_a_later_upload):
         x = fresh()
         write(x)
         x.tolist()
     x = fresh()
     by_nothing(x)
     assert x.tolist() == [1, 1, 1, 1]
+    by_large_work_in_a_part(x)
+    assert x[::2].tolist() == [1, 1] and x[3].item() == 1
+    x.tolist()
 """
 
 
@@ -237,7 +268,7 @@ def test_what_was_written_unseen_is_not_known(dry):  # noqa: F811
     done, found = dry(HOSTILE, "--gpu", "2GiB", "--steps", "0")
     assert done.returncode == 0, done.stdout + done.stderr
     reads = [(row["line"], row["times"]) for row in found["unknown_reads"]]
-    assert reads == [(line_of(HOSTILE, "x.tolist()"), 9)] and found["known_reads"] == 1
+    assert reads == [(line_of(HOSTILE, "x.tolist()"), 11), (line_of(HOSTILE, "x[3].item()") + 1, 1)] and found["known_reads"] == 3
 
 
 def test_what_is_captured_is_not_done(dry):  # noqa: F811

@@ -12,6 +12,7 @@
 
 #include "choosing.h"
 #include "device.h"
+#include "parts.h"
 #include "plausible.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -64,11 +65,11 @@ static Value plain_value(const Operand &o, Buffers &buffers)
         return {plausible(nothing, o.sizes, o.type, static_cast<uint64_t>(o.offset) + o.sizes.size()), !extent(o)};
     auto found = buffers.find(o.version.get());
     if (found != buffers.end())
-        return {view_of(found->second, o), o.version->is_known};
+        return {view_of(found->second, o), o.is_filled || knows(*o.version, o)};
     if (o.version->size > KNOWN_MOST || (o.version->size > UNKNOWN_MOST && o.version->is_made_up && c10::isFloatingType(o.version->type)))
         return piece_of(o);
     evaluate(*o.version);
-    return {view_of(o.version->bytes, o), o.version->is_known};
+    return {view_of(o.version->bytes, o), knows(*o.version, o)};
 }
 
 static Value value_in(const Operand &o, Buffers &buffers)
@@ -182,7 +183,17 @@ static void keep(const Result &r, const at::Tensor &got, bool is_known)
     auto bytes = at::zeros({v->size}, at::kByte);
     at::empty({0}, at::TensorOptions().dtype(r.type)).set_(bytes.storage(), r.offset, r.sizes, r.strides).copy_(value);
     v->bytes = bytes;
-    v->is_known = v->is_known && is_known;
+    if (!is_known && v->is_known)
+        lose(*v);
+}
+
+/* A version after the call that wrote to `before`. The operator can have given its storage another size. */
+static void keep_written(const Call &call, const Version &before, Version &v, const at::Tensor &bytes, bool is_known)
+{
+    TORCH_CHECK(static_cast<int64_t>(bytes.storage().nbytes()) >= v.size, "another size on the CPU");
+    v.bytes = v.size == before.size ? bytes : at::empty({0}, at::kByte).set_(bytes.storage(), 0, {v.size}, {1});
+    if (before.is_lost || (call.is_known && !is_known))
+        lose(v);
 }
 
 static const at::Tensor tensor_in(const c10::IValue &value, int element)
@@ -202,8 +213,8 @@ static void make(Call &call)
             keep(r, tensor_in(out.at(static_cast<size_t>(r.place)), r.element), is_known);
         for (const auto &[operand, after] : call.written)
             if (VersionP v = after.lock()) {
-                v->bytes = buffers.at(call.operands[operand].version.get());
-                v->is_known = v->is_known && is_known;
+                const Version &before = *call.operands[operand].version;
+                keep_written(call, before, *v, buffers.at(&before), is_known);
             }
     } catch (const std::exception &) {
     }
@@ -230,7 +241,8 @@ static bool read_memory(Version &v)
     if (home && home->data() == v.memory && static_cast<int64_t>(home->nbytes()) == v.size && read_device(v.memory, bytes.data_ptr(), v.size))
         v.bytes = bytes;
     v.memory = nullptr;
-    v.is_known = v.is_known && v.bytes.defined();
+    if (!v.bytes.defined())
+        lose(v);
     return v.bytes.defined();
 }
 
@@ -251,7 +263,8 @@ void evaluate(Version &v)
         make(*call);
     if (v.bytes.defined())
         return;
-    v.is_known = v.is_known && !call; /* a call that failed */
+    if (call) /* it failed */
+        lose(v);
     auto width = static_cast<int64_t>(c10::elementSize(v.type));
     auto made_up = plausible(v, {(v.size + width - 1) / width}, v.type, 0).contiguous();
     if (v.falls)
@@ -265,13 +278,15 @@ void settle(Version &v)
     if (v.bytes.defined() || !v.depth)
         return;
     Version &from = v.same ? *v.same : v;
-    bool is_cheap = from.memory || from.is_known ? unasked + from.size * DEPTH_MOST <= UNASKED_MOST : from.size <= SETTLED_MOST;
+    bool is_worth = from.is_known || !from.unknown.empty();
+    bool is_cheap = from.memory || is_worth ? unasked + from.size * DEPTH_MOST <= UNASKED_MOST : from.size <= SETTLED_MOST;
     if (is_cheap) {
-        unasked += from.is_known ? from.size * DEPTH_MOST : 0;
+        unasked += is_worth ? from.size * DEPTH_MOST : 0;
         return evaluate(v);
     }
     from.call = nullptr;
-    from.is_known = v.is_known = false;
+    lose(from);
+    lose(v);
     from.depth = v.depth = 0;
 }
 

@@ -13,6 +13,7 @@
  */
 #include "choosing.h"
 #include "device.h"
+#include "parts.h"
 #include "seeing.h"
 
 #include <ATen/Context.h>
@@ -98,8 +99,8 @@ static void weigh_tensor(Weight &w, Effect &e, const Seen &seen, const at::Tenso
     w.has_free_mask |= v && is_free_mask(*v);
     w.bytes += static_cast<int64_t>(writes ? t.storage().nbytes() : t.nbytes());
     e.inputs.push_back(t.storage().unsafeGetStorageImpl());
-    if (!blank && t.numel())
-        w.is_known &= v && v->is_known;
+    if (!blank && t.numel() && !(writes && fills_part(seen.what, t)))
+        w.is_known &= v && knows(*v, operand_of(t, 0, -1, writes));
     if (v && !blank) {
         if (!e.like)
             e.like = v;
@@ -205,11 +206,11 @@ static VersionP blank(int64_t size, c10::ScalarType type)
 }
 
 /* The version that an operand reads. A small storage without one gets one, so that all who ask see the same values. */
-static VersionP read_version(const at::Tensor &t)
+static VersionP read_version(const at::Tensor &t, int64_t most)
 {
     VersionP v = tape_version(t.storage());
     auto size = static_cast<int64_t>(t.storage().nbytes());
-    if (v || size > UNKNOWN_MOST || !size)
+    if (v || size > most || !size)
         return v;
     v = new_version(size);
     v->type = t.scalar_type();
@@ -231,8 +232,9 @@ std::shared_ptr<Call> call_of(const Seen &seen)
             bool is_blank = writes && seen.what.replaces && covers_storage(t);
             if (is_blank)
                 o.version = blank(static_cast<int64_t>(t.storage().nbytes()), t.scalar_type());
-            else if (!o.version)
-                o.version = read_version(t);
+            o.is_filled = writes && !is_blank && fills_part(seen.what, t);
+            if (!o.version)
+                o.version = read_version(t, o.is_filled ? KNOWN_MOST : UNKNOWN_MOST);
             VersionP &v = o.version; /* V13 */
             if (v && v->memory && (writes || v->size <= SMALL_MOST))
                 evaluate(*v);
@@ -294,6 +296,7 @@ Effect effect_of(const Seen &seen)
         return e;
     e.brings = false;
     e.call = call_of(seen);
+    e.call->is_known = e.is_known;
     w.depth = 0;
     for (auto &o : e.call->operands) {
         if (o.version && o.version->depth >= DEPTH_MOST)
@@ -345,17 +348,22 @@ static void apply_write(const Seen &seen, Effect &e, Effect::Write &w)
         return tape_put(w.storage, exchanged(w.storage, w.type));
     if (e.brings)
         return tape_put(w.storage, brought(w.storage, w.type));
-    if (e.call && e.call->operands[w.operand].version->size == size) {
+    bool is_resized = e.call && e.call->operands[w.operand].version->size != size;
+    if (e.call && (!is_resized || (w.covers && seen.what.replaces))) {
+        const Operand &o = e.call->operands[w.operand];
         v = new_version(size);
         v->call = e.call;
         v->depth = e.depth;
-        v->is_known = e.is_known;
+        if (is_resized)
+            v->is_known = e.is_known;
+        else
+            know_after(*v, *o.version, o, e.is_known);
         v->type = w.type;
         v->is_match = seen.what.is_match || (seen.what.moves && e.like && e.like->is_match);
         v->lineage = e.like ? e.like->lineage : 0;
-        v->unit = e.call->operands[w.operand].version->unit;
+        v->unit = o.version->unit;
         e.call->written.emplace_back(w.operand, v);
-    } else if (e.call) { /* the operator has resized it */
+    } else if (is_resized) {
         return tape_put(w.storage, nullptr);
     } else if (!w.covers || seen.what.keeps) {
         VersionP before = tape_version(w.storage);

@@ -18,6 +18,8 @@
  */
 #include "tape.h"
 
+#include "parts.h"
+
 #include <c10/util/flat_hash_map.h>
 
 #include <pthread.h>
@@ -139,7 +141,7 @@ static void erase(ska::flat_hash_map<c10::StorageImpl *, Entry>::iterator found)
     Version &v = *found->second.version;
     if (v.memory && !v.bytes.defined()) {
         v.memory = nullptr;
-        v.is_known = false;
+        lose(v);
     }
     by_address.erase(reinterpret_cast<uintptr_t>(found->second.at));
     table.erase(found);

@@ -24,6 +24,11 @@ constexpr int DEPTH_MOST = 64;              /* calls that a version depends on, 
 
 struct Call;
 
+struct Span {
+    int64_t from, to;                   /* bytes of a storage */
+};
+using Spans = std::vector<Span>;
+
 /* One state of the bytes of a storage. Does not change, but that it is computed. */
 struct Version {
     std::shared_ptr<Call> call;         /* makes the bytes; NULL: they are there, or are plausible ones */
@@ -43,6 +48,8 @@ struct Version {
     Fill fill = Fill::number;
     c10::ScalarType type = at::kByte;
     bool is_known = false;              /* false for good once something that it depends on turned out to be unknown */
+    bool is_lost = false;               /* that has happened */
+    Spans unknown;                      /* of a version that is not known: the bytes that are not. Empty: any of them */
     bool falls = false;                 /* a loss or a distance: the next one is smaller */
     bool is_match = false;              /* says where an answer is right, or how often */
     bool is_loss = false;               /* falls, or is made of what does */
@@ -59,6 +66,7 @@ struct Operand {
     c10::ScalarType type;
     bool is_written;
     bool is_conj = false, is_neg = false;   /* a view that its readers see so */
+    bool is_filled = false;             /* all of it is written, whatever was there */
 };
 
 struct Result {
@@ -83,6 +91,7 @@ struct Call {
     uint64_t seed = 0;
     int64_t held = 0;                   /* bytes of copies among the arguments */
     bool was_made = false;
+    bool is_known = false;              /* as far as was known when it was recorded */
 };
 
 extern std::mutex tape_lock; /* guards all below, and the values of versions */

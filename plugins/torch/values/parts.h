@@ -1,0 +1,14 @@
+/* parts.h: what is known of a version whose bytes were written part by part; see parts.cpp. LOCKING: the tape's lock. */
+#pragma once
+
+#include <tape.h> /* beside this file */
+
+namespace cenote_values
+{
+
+bool knows(const Version &version, const Operand &view);    /* all bytes that this view has */
+bool fills_part(const Operator &what, const at::Tensor &part);   /* writes all of the part, whatever was there */
+void know_after(Version &after, const Version &before, const Operand &written, bool is_known);
+void lose(Version &version);    /* something that was thought to be known is not */
+
+} // namespace cenote_values
