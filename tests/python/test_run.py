@@ -263,6 +263,21 @@ class TestPreload:
         assert (tmp_path / "t.csv").read_text().count("\n") >= 4
 
 
+@pytest.mark.simulation
+def test_a_program_that_is_linked_to_the_runtime(run, tmp_path):
+    """The dynamic linker looks for what the program is linked to before it comes to what libcenote_sim.so depends on. `cenote run` goes before the
+    system's folders and a RUNPATH."""
+    (tmp_path / "real.c").write_text("int cudaGetDeviceCount(int *n) { *n = 99; return 0; }")
+    (tmp_path / "program.c").write_text('#include <stdio.h>\nint cudaGetDeviceCount(int *);\n'
+                                        'int main(void) { int n = 0, r = cudaGetDeviceCount(&n); printf("%d %d\\n", r, n); }')
+    for arguments in (["-shared", "-fPIC", "real.c", "-o", "libcudart.so.13", "-Wl,-soname,libcudart.so.13"],
+                      ["program.c", "-o", "program", "libcudart.so.13", "-Wl,--enable-new-dtags,-rpath,$ORIGIN"]):
+        subprocess.run(["gcc", *arguments], cwd=tmp_path, check=True)
+    assert subprocess.run([tmp_path / "program"], capture_output=True, text=True).stdout == "0 99\n"
+    done = run("run", *SIM, "--devices", "3", "--", str(tmp_path / "program"))
+    assert done.stdout == "0 3\n", done.stdout + done.stderr
+
+
 BY_SUM = "cenote: peak requested 200.00 MiB, peak reserved 200.00 MiB, waste 0.0 %, "
 
 

@@ -83,6 +83,7 @@ def prepare(wish: Wish, old: Mapping[str, str], preload: Optional[str]) -> dict[
     if preload is not None:
         new[SIM] = merge_sim(wish, old.get(SIM, ""))
         new[PRELOAD] = merge_preload(preload, old.get(PRELOAD, ""))
+        look_first(os.path.dirname(preload), new)
         new[TRITON] = os.path.dirname(preload)
         new.setdefault(KERNEL_CACHE, "0")
     if wish.preload is not None:
@@ -203,6 +204,13 @@ def merge_preload(library: str, old: str) -> str:
     return ":".join([library, *others])
 
 
+def look_first(folder: str, variables: dict[str, str]) -> None:
+    """The dynamic linker looks for libraries in that folder before others. For a program that is linked to libcudart.so.13 it does so before it comes
+    to those that libcenote_sim.so depends on, and might find NVIDIA's."""
+    others = [name for name in variables.get(FOLDERS, "").split(":") if name != folder] if variables.get(FOLDERS) else []
+    variables[FOLDERS] = ":".join([folder, *others])
+
+
 def must_serve(option: str, variables: Mapping[str, str]) -> None:
     if variables.get(SERVES, "on") == "off":
         raise Mistake(f"{SERVES} says off already, which is not {option}; leave one of them out")
@@ -218,9 +226,7 @@ def merge_forward(library: str, simulation: Optional[str], variables: dict[str, 
     """Its folder comes first where the dynamic linker looks. The simulated libraries are preloaded, and would bring their driver before it is looked
     for: it is preloaded before them, and their driver by its path, which the others call by names of its own."""
     must_serve("--forward", variables)
-    folder = os.path.dirname(library)
-    others = [name for name in variables.get(FOLDERS, "").split(":") if name != folder] if variables.get(FOLDERS) else []
-    variables[FOLDERS] = ":".join([folder, *others])
+    look_first(os.path.dirname(library), variables)
     if simulation is not None:
         driver = os.path.join(os.path.dirname(simulation), os.path.basename(library))
         variables[PRELOAD] = merge_preload(library, merge_preload(driver, variables.get(PRELOAD, "")))
