@@ -52,10 +52,10 @@ static int64_t extent(const Operand &o)
     return last * static_cast<int64_t>(c10::elementSize(o.type));
 }
 
-/* Part of a version that is too large to be computed as a whole. */
+/* Part of a version that is too large to be computed as a whole. Known are zeros. */
 static Value piece_of(const Operand &o)
 {
-    return {plausible(*o.version, o.sizes, o.type, static_cast<uint64_t>(o.offset)), false};
+    return {plausible(*o.version, o.sizes, o.type, static_cast<uint64_t>(o.offset)), o.version->is_known};
 }
 
 static Value plain_value(const Operand &o, Buffers &buffers)
@@ -72,9 +72,8 @@ static Value plain_value(const Operand &o, Buffers &buffers)
     return {view_of(o.version->bytes, o), knows(*o.version, o)};
 }
 
-static Value value_in(const Operand &o, Buffers &buffers)
+static Value seen_so(const Operand &o, Value value)
 {
-    Value value = plain_value(o, buffers);
     if (o.is_conj)
         value.tensor = value.tensor.conj_physical();
     if (o.is_neg)
@@ -82,12 +81,32 @@ static Value value_in(const Operand &o, Buffers &buffers)
     return value;
 }
 
+static Value value_in(const Operand &o, Buffers &buffers)
+{
+    return seen_so(o, plain_value(o, buffers));
+}
+
+Value value_in_memory(const Operand &o, const Version &upload)
+{
+    OnCpu guard;
+    int64_t size = extent(o);
+    Operand there = o;
+    there.offset = 0;
+    auto bytes = at::zeros({size}, at::kByte);
+    const char *from = static_cast<const char *>(upload.memory) + o.offset * static_cast<int64_t>(c10::elementSize(o.type));
+    bool is_read = read_device(from, bytes.data_ptr(), size);
+    return seen_so(o, {view_of(bytes, there), is_read});
+}
+
 Value value_of(const at::Tensor &tensor)
 {
     Buffers none;
     OnCpu guard;
     unasked = 0;
-    return value_in(operand_of(tensor, 0, -1, false), none);
+    Operand o = operand_of(tensor, 0, -1, false);
+    if (o.version && is_large_upload(*o.version) && extent(o) <= KNOWN_MOST)
+        return value_in_memory(o, *o.version);
+    return value_in(o, none);
 }
 
 static void put_argument(Stack &stack, const Call &call, const Operand &o, const at::Tensor &value)

@@ -27,6 +27,8 @@
 namespace cenote_values
 {
 
+static constexpr int64_t BEGINNING = 256 << 10; /* elements of a large copy that are made up, and then repeated. Chosen. */
+
 enum Kind { NUMBER, FLAG, COPY, COUNT, LOSS };
 
 static std::atomic<uint64_t> known;
@@ -180,31 +182,74 @@ static void read_answer(const Seen &seen, c10::DispatchKeySet keys)
 
 /* --- copies */
 
-static std::optional<Value> value_to_copy(const at::Tensor &from, bool &is_known)
+/* What is copied is the value; or what is in memory (an upload), if it is not defined; or the value repeated, if it is only the beginning. */
+struct Copied {
+    at::Tensor value;
+    bool is_known = false, is_beginning = false;
+};
+
+/* The operator copies bytes, and has no kernel gather them first. */
+static bool copies_bytes(const at::Tensor &from, const at::Tensor &to)
+{
+    return from.is_contiguous() || (to.defined() && from.is_non_overlapping_and_dense() && from.strides() == to.strides());
+}
+
+static Copied value_to_copy(const at::Tensor &from, const at::Tensor &to)
 {
     std::lock_guard<std::mutex> hold(tape_lock);
     forget_unexplained();
-    int64_t shift;
-    VersionP v = tape_look(from, shift);
-    is_known = v && v->is_known;
-    if (static_cast<int64_t>(from.nbytes()) > KNOWN_MOST || (v && v->memory && !v->bytes.defined()))
-        return {};
+    Operand o = operand_of(from, 0, -1, false);
+    VersionP v = o.version, upload = v && v->same ? v->same : v;
+    bool as_it_is = copies_bytes(from, to) && !o.is_conj && !o.is_neg;
+    if (upload && is_large_upload(*upload)) /* but what was written since */
+        return {as_it_is ? at::Tensor() : value_in_memory(o, *upload).tensor, upload == v};
+    if (v && v->memory && !v->bytes.defined() && as_it_is)
+        return {at::Tensor(), v->is_known};
+    if (static_cast<int64_t>(std::min(from.nbytes(), from.storage().nbytes())) > KNOWN_MOST) {
+        OnCpu guard;
+        int64_t row = v && v->row > 0 && v->row <= BEGINNING ? v->row : 1;
+        return {plausible(v ? *v : Version(), {BEGINNING / row * row}, from.scalar_type(), 0), v && v->is_known, true};
+    }
     Value value = value_of(from);
-    is_known = value.is_known;
-    return value;
+    return {value.tensor, value.is_known};
+}
+
+static void repeat(const at::Tensor &beginning, const at::Tensor &to)
+{
+    if (to.dim() > 1 && !to.is_non_overlapping_and_dense()) {
+        for (int64_t i = 0; i < to.size(0); i++)
+            repeat(beginning, to.select(0, i));
+        return;
+    }
+    at::Tensor flat = to.dim() == 1 ? to : to.as_strided({to.numel()}, {1});
+    for (int64_t at = 0; at < flat.numel(); at += beginning.numel()) {
+        int64_t n = std::min(beginning.numel(), flat.numel() - at);
+        flat.narrow(0, at, n).copy_(beginning.narrow(0, 0, n));
+    }
+}
+
+/* What the operator has copied is replaced. */
+static void put_copied(const Copied &copied, const at::Tensor &to, const c10::cuda::CUDAStream &stream)
+{
+    OnCpu guard;
+    if (to.is_pinned())
+        stream.synchronize(); /* a copy that comes later would undo this */
+    if (copied.is_beginning)
+        repeat(copied.value.to(to.scalar_type()), to);
+    else
+        to.copy_(copied.value.expand(to.sizes()));
 }
 
 static void read_copy(const Seen &seen, c10::DispatchKeySet keys)
 {
     bool is_in_place = seen.what.name == "aten::copy_";
     const at::Tensor from = seen.argument(is_in_place ? 1 : 0).toTensor();
-    at::Tensor to = is_in_place ? seen.argument(0).toTensor() : at::Tensor();
-    bool is_known = false;
-    std::optional<Value> value;
+    const at::Tensor to = is_in_place ? seen.argument(0).toTensor() : at::Tensor();
+    Copied copied;
     Kind kind = COPY;
     guarded([&] {
         if (is_readable(from))
-            value = value_to_copy(from, is_known);
+            copied = value_to_copy(from, to);
         std::lock_guard<std::mutex> hold(tape_lock);
         if (from.numel() == 1)
             kind = is_readable(from) ? kind_of(from) : NUMBER;
@@ -215,16 +260,10 @@ static void read_copy(const Seen &seen, c10::DispatchKeySet keys)
         LookedAt looked_at;
         run_seen(seen, keys, nullptr);
     }
-    if (value) {
-        OnCpu guard;
-        if (!to.defined())
-            to = seen.stack->back().toTensor();
-        if (to.is_pinned())
-            stream.synchronize(); /* a copy that comes later would undo this */
-        to.copy_(value->tensor.expand(to.sizes()));
-    }
+    if (copied.value.defined())
+        put_copied(copied, to.defined() ? to : seen.stack->back().toTensor(), stream);
     if (has_values)
-        tell(kind, is_known);
+        tell(kind, copied.is_known);
 }
 
 /* --- counts */

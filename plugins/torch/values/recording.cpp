@@ -93,7 +93,7 @@ static void weigh_tensor(Weight &w, Effect &e, const Seen &seen, const at::Tenso
     bool covers = writes && covers_storage(t), blank = covers && seen.what.replaces;
     int64_t shift;
     VersionP v = writes ? tape_version(t.storage()) : tape_look(t, shift);
-    if (v && writes && v->memory && v.use_count() > 2) /* V13: the table's, ours, and that of a call */
+    if (v && writes && v->memory && !is_large_upload(*v) && v.use_count() > 2) /* V13: the table's, ours, and that of a call */
         evaluate(*v);
     w.masks_only &= t.scalar_type() == at::kBool;
     w.has_free_mask |= v && is_free_mask(*v);
@@ -101,10 +101,8 @@ static void weigh_tensor(Weight &w, Effect &e, const Seen &seen, const at::Tenso
     e.inputs.push_back(t.storage().unsafeGetStorageImpl());
     if (!blank && t.numel() && !(writes && fills_part(seen.what, t)))
         w.is_known &= v && knows(*v, operand_of(t, 0, -1, writes));
-    if (v && !blank) {
-        if (!e.like)
-            e.like = v;
-    }
+    if (v && !blank && !e.like && !is_large_upload(*v))
+        e.like = v;
     if (writes)
         e.writes.push_back({t.storage(), 0, t.scalar_type(), covers});
 }
@@ -236,7 +234,7 @@ std::shared_ptr<Call> call_of(const Seen &seen)
             if (!o.version)
                 o.version = read_version(t, o.is_filled ? KNOWN_MOST : UNKNOWN_MOST);
             VersionP &v = o.version; /* V13 */
-            if (v && v->memory && (writes || v->size <= SMALL_MOST))
+            if (v && v->memory && !is_large_upload(*v) && (writes || v->size <= SMALL_MOST))
                 evaluate(*v);
             call->operands.push_back(std::move(o));
         });
@@ -275,13 +273,11 @@ static bool brings(const Seen &seen, c10::ScalarType &type)
     return !is_in_place || (to.is_contiguous() && covers_storage(to) && to.sizes() == from.sizes() && to.scalar_type() == from.scalar_type());
 }
 
-/* What `brings` has brought; NULL: it was too much. */
+/* What `brings` has brought. */
 static VersionP brought(const c10::Storage &storage, c10::ScalarType type)
 {
-    if (static_cast<int64_t>(storage.nbytes()) > KNOWN_MOST)
-        return nullptr;
     VersionP made = version_in_memory(storage, type);
-    made->is_known = true;
+    made->is_known = !is_large_upload(*made);
     return made;
 }
 
@@ -338,6 +334,18 @@ void write_out(const Seen &seen)
         });
 }
 
+static bool is_constant(Fill fill)
+{
+    return fill == Fill::zero || fill == Fill::one;
+}
+
+/* Zeros are known, however many. */
+static void make_up(Version &v, const Operator &what)
+{
+    v.is_made_up = true;
+    v.is_known = what.has_fill && what.fill == Fill::zero && v.size > KNOWN_MOST && !capturing;
+}
+
 static void apply_write(const Seen &seen, Effect &e, Effect::Write &w)
 {
     auto size = static_cast<int64_t>(w.storage.nbytes());
@@ -367,7 +375,7 @@ static void apply_write(const Seen &seen, Effect &e, Effect::Write &w)
         return tape_put(w.storage, nullptr);
     } else if (!w.covers || seen.what.keeps) {
         VersionP before = tape_version(w.storage);
-        if (before) {
+        if (before && !(before->is_made_up && size > KNOWN_MOST && is_constant(before->fill))) {
             v = new_version(size);
             v->same = before->same ? before->same : before;
             v->depth = v->same->bytes.defined() ? 0 : v->same->depth;
@@ -375,12 +383,12 @@ static void apply_write(const Seen &seen, Effect &e, Effect::Write &w)
             v->fill = before->fill;
             v->is_loss = size <= 8; /* a flag of an optimizer */
         }
-    } else if (size <= UNKNOWN_MOST) {
+    } else if (size <= UNKNOWN_MOST || (seen.what.has_fill && is_constant(seen.what.fill))) {
         v = new_version(size);
         OnCpu guard;
         auto shape = at::empty({size / static_cast<int64_t>(c10::elementSize(w.type))}, at::TensorOptions().dtype(w.type).device(c10::kMeta));
         describe_plausible(*v, seen.what, 0, shape, e.shapes, e.like.get(), e.is_itself);
-        v->is_made_up = true;
+        make_up(*v, seen.what);
     }
     tape_put(w.storage, std::move(v));
 }
@@ -393,12 +401,12 @@ static at::Tensor bytes_of(const at::Tensor &value, const at::Tensor &like, int6
     return bytes;
 }
 
-/* Though large: what is made of a probability sums to 1, and of joined rows one is known. */
+/* Though large: what is made of a probability sums to 1, of joined rows one is known, and zeros that are copied to the host are. */
 static bool is_noted(const Operator &what, const Effect &e, const at::Tensor &result)
 {
     auto is_probability = [](Fill fill) { return fill == Fill::probability || fill == Fill::log_probability; };
     if (what.has_fill)
-        return is_probability(what.fill);
+        return is_probability(what.fill) || is_constant(what.fill);
     return e.like && is_probability(e.like->fill) && result.is_floating_point() && !e.shapes.empty() &&
         result.sizes() == c10::IntArrayRef(e.shapes[0].sizes);
 }
@@ -434,7 +442,7 @@ static void apply_result(const Seen &seen, Effect &e, const at::Tensor &t, size_
         e.call->results.push_back({static_cast<int>(place), element, v, c10::DimVector(t.sizes()), c10::DimVector(t.strides()), t.storage_offset(),
                                    t.scalar_type()});
     } else {
-        v->is_made_up = true;
+        make_up(*v, seen.what);
     }
     tape_put(t.storage(), std::move(v));
 }

@@ -122,10 +122,10 @@ static void lifted(const Seen &seen)
     std::lock_guard<std::mutex> hold(tape_lock);
     forget_unexplained(); /* the copy among it */
     VersionP v = version_in_memory(t.storage(), t.scalar_type());
-    v->is_known = v->size <= KNOWN_MOST;
+    v->is_known = !is_large_upload(*v);
     if (v->is_known)
         evaluate(*v);
-    tape_put(t.storage(), v->is_known ? v : nullptr);
+    tape_put(t.storage(), v);
 }
 
 static void see(const c10::OperatorHandle &handle, DispatchKeySet keys, Stack *stack)

@@ -57,6 +57,9 @@ struct Version {
 };
 using VersionP = std::shared_ptr<Version>;
 
+/* Too large to be computed with, but the host's bytes, as long as no operator writes there. */
+inline bool is_large_upload(const Version &v) { return v.memory && v.size > KNOWN_MOST; }
+
 /* A tensor on a GPU as a call saw it: a view of a storage. */
 struct Operand {
     int argument, element;              /* of a list; -1: the argument itself */

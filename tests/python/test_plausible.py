@@ -1,0 +1,165 @@
+"""What a program reads back under `cenote dry-run` if it cannot be known: plausible, and named. What can be known: test_values.py."""
+import importlib.util
+import os
+
+import pytest
+from test_dry_run import dry, line_of  # noqa: F401  (a fixture)
+
+pytestmark = [pytest.mark.torch, pytest.mark.simulation]
+
+UNKNOWN = """
+    import math, torch
+    w = torch.randn(2048, 2048, device="cuda")
+    logits = w @ w                                         # larger than what is computed
+    assert not torch.isnan(logits).any() and logits.isfinite().all()
+    tokens = logits.argmax(-1)
+    assert all(0 < token < 2047 for token in tokens[:8].tolist())
+    assert abs(logits[0, :64].softmax(-1).sum().item() - 1) < 1e-5
+    torch.distributions.Categorical(logits=logits[:2, :10]).sample()
+    kept = logits[:8, :8]
+    kept = kept[kept > 0]
+    assert 0 < len(kept) <= 64
+
+    def until(done, most=2000):
+        any(done() for _ in range(most)) or exit("it never ends")
+    losses, smallest = [1e9], 1e9
+    def lost():
+        losses.append(torch.nn.functional.cross_entropy(w @ w, tokens).item())
+        return losses[-1] < 0.01
+    until(lost)
+    assert abs(losses[1] - math.log(2048)) < 4 and losses == sorted(losses, reverse=True)
+    worse = 0
+    for step in range(100):     # early stopping
+        loss = ((w @ w) ** 2).mean()
+        worse = 0 if loss < smallest else worse + 1
+        smallest = min(loss, smallest) if step else loss
+        if worse > 3:
+            break
+    assert step == 99
+    while torch.rand((), device="cuda").item() > 0.2:      # known: as random as the program asked for
+        pass
+
+    dirty = torch.full((3000, 1024), torch.nan).cuda()      # what a block holds that is taken again
+    del dirty
+    large = torch.empty(3000, 1024, device="cuda")
+    torch.mm(torch.randn(3000, 64, device="cuda"), torch.randn(64, 1024, device="cuda"), out=large)
+    copies = [large.cpu(), large.t().contiguous().cpu(), large.to("cpu", torch.float64), large.sigmoid().cpu(), (large > 0).expand(3, -1, -1).cpu(),
+              torch.empty(3000, 1024).pin_memory().copy_(large, non_blocking=True), torch.zeros(1024, 6000)[:, ::2].copy_(large.t()),
+              large.repeat(1, 2)[:, ::2].cpu()]
+    assert all(copy.isfinite().all() and copy.any() and copy.numel() >= large.numel() for copy in copies)
+    probabilities = large.softmax(-1).cpu()
+    assert (probabilities.sum(-1) - 1).abs().max() < 1e-4
+    large.zero_()
+    assert not large.cpu().any()
+    large[0] = copies[1].cuda()[0, :1024]
+    assert large.cpu().isfinite().all()
+
+    for _ in range(2):                                      # what has fallen as far as it can rises, and falls again
+        until(lambda: (w @ w)[:100].tanh().mean().item() > 100)
+        until(lambda: (w @ w)[:100].tanh().mean().item() < 1e-6)
+    for small in (2048, 1):                                 # right answers, which nothing is chosen by
+        counts = [0]
+        until(lambda: counts.append((logits.argmax(-1)[::small] == tokens[::small]).sum().item()) or counts[-1] == len(tokens[::small]))
+        assert counts[21:] == sorted(counts[21:]), counts
+    until(lambda: (logits.argmax(-1) == tokens).float().sum(0).item() > 2000)
+    for _ in range(100):                                    # and those that something is chosen by
+        mask = logits.argmin(-1) == tokens
+        chosen = tokens[mask]
+        assert mask.sum().item() < 1024
+    assert max((logits.argmax(-1)[:64] == 2047).sum().item() for _ in range(100)) < 64
+
+    for n in (128, 256, 512, 1024, 2048, 4096):             # V10: at every size
+        x = torch.randn(n, 2048, device="cuda") @ torch.randn(2048, n, device="cuda")
+        mask = x > 0
+        counts = {mask.nonzero().shape[0], x[mask].shape[0], mask.sum().item(), x.masked_select(mask).shape[0]}
+        assert len(counts) == 1 and 0.3 < counts.pop() / n ** 2 <= 1, (n, counts)
+        assert x.isfinite().all() and (x == x).all() and not x.isnan().any() and not (x != x).any(), n
+    torch.distributions.Normal(x[:, :64], torch.nn.functional.softplus(x[:, :64])).sample()
+    torch.distributions.Categorical(logits=x[:1024, :1024]).sample()
+    torch.distributions.Bernoulli(probs=x[:1024, :1024].sigmoid()).sample()
+    order, best = x[0].argsort(), x[0].topk(3000)
+    assert len(order.unique()) == len(set(order.tolist())) == 4096 and len(set(best.indices.tolist())) == 3000
+    assert (best.values[:-1] >= best.values[1:]).all()
+    half = (w.half() @ w.half()).square().mean
+    assert all(math.log(half().item()) < 1 for _ in range(200))
+    for step in range(20):                                  # what else is logged makes no loss fall
+        [(w @ w).norm().item() for _ in range(10)]
+        last = (w @ w)[:1000].square().mean().item()
+    assert last > 0.001, last
+    print("ended")
+"""
+
+
+def test_what_nobody_can_know_is_plausible_and_named(dry):  # noqa: F811
+    done, found = dry(UNKNOWN, "--gpu", "2GiB")
+    assert done.returncode == 0 and "ended" in done.stdout, done.stdout + done.stderr
+    lines = {row["line"] for row in found["unknown_reads"]}
+    assert {line_of(UNKNOWN, text) for text in ("tokens[:8]", "kept[kept > 0]", "losses.append", "worse = 0 if", "isnan")} <= lines
+    assert line_of(UNKNOWN, "torch.rand(") not in lines
+    assert (line_of(UNKNOWN, "kept[kept"), "count") in {(row["line"], row["kind"]) for row in found["unknown_reads"]}
+    assert f"train.py:{line_of(UNKNOWN, '.item() > 100')}: a loss, " in done.stdout
+    assert found["other_values"]["unknown"] == "largest" and found["other_values"]["verdict"] == "fits"
+
+
+def test_sizes_by_option(dry):  # noqa: F811
+    code = """
+        import torch
+        scores = torch.randn(4096, 4096, device="cuda").mm(torch.randn(4096, 4096, device="cuda"))
+        print("size", scores[:64, :64].gt(0).nonzero().shape[0])
+        print("number", scores[0, 0].item())
+    """
+    _, found = dry(code, "--gpu", "2GiB", "--unknown", "zero")
+    assert found["unknown"] == "zero" and found["other_values"] is None
+    for policy, size in (("zero", "size 0\nnumber 0.0"), ("largest", "size 4096\n"), ("typical", "size ")):
+        done, _ = dry(code, "--gpu", "2GiB", "--unknown", policy)
+        assert done.stdout.startswith(size), (policy, done.stdout)
+
+
+DEPENDS = {
+    "a count": """
+    import torch
+    scores = torch.randn(4096, 4096, device="cuda").mm(torch.randn(4096, 4096, device="cuda"))
+    kept = scores[:512, :512].gt(0).nonzero()
+    rows = torch.empty(len(kept), 1024, device="cuda")     # half of 1 GiB, or all of it
+""",
+    "a copy": """
+    import torch
+    scores = torch.randn(2048, 2048, device="cuda").mm(torch.randn(2048, 2048, device="cuda"))
+    kept = [row for row, score in enumerate(scores[0].tolist()) if score > 0]
+    rows = torch.empty(len(kept), 131072, device="cuda")    # half of 1 GiB, or all of it
+""",
+}
+
+
+@pytest.mark.parametrize("name", DEPENDS)
+def test_it_depends_on_values(dry, name):  # noqa: F811
+    done, found = dry(DEPENDS[name], "--gpu", "1500MiB")
+    assert done.returncode == 5 and found["verdict"] == "depends" and found["other_values"]["verdict"] == "fits not", done.stdout
+    assert "\ndepends on values: " in done.stdout and "\n  with the largest ones: does not fit" in done.stdout
+
+
+@pytest.mark.skipif(not (importlib.util.find_spec("transformers") or os.environ.get("CENOTE_TEST_ALL")), reason="transformers is not installed")
+def test_generation_ends_by_its_length(dry):  # noqa: F811
+    """Words are of the middle third: none ends a sentence, even where the rows of several beams are joined, or too large to compute."""
+    done, _ = dry("""
+        import torch
+        from transformers import GPT2Config, GPT2LMHeadModel
+        for words in (1000, 30_000):
+            last = words - 1
+            model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=64, vocab_size=words, bos_token_id=last, eos_token_id=last)).cuda().eval()
+            ids = torch.randint(0, 900, (3, 16), device="cuda")
+            for options in (dict(max_new_tokens=48), dict(do_sample=True), dict(do_sample=True, top_k=4), dict(num_beams=4), dict(num_beams=10),
+                            dict(num_beams=4, do_sample=True, max_new_tokens=32), dict(num_beams=4, do_sample=True, top_p=0.8, temperature=0.5)):
+                options = dict(attention_mask=torch.ones_like(ids), pad_token_id=last, max_new_tokens=16) | options
+                out = model.generate(ids, **options)[:, 16:].cpu()
+                assert tuple(out.shape) == (3, options["max_new_tokens"]), (options, out.shape)
+                assert ((out >= words // 3) & (out < words // 3 * 2)).all(), (options, out)
+                assert len(out.unique()) > 8, (options, out)
+        scores = model(ids).logits[:, -1, :1000].contiguous()   # chosen by their values, so what is masked is not
+        best = scores.topk(4)
+        assert (scores.gather(1, best.indices) == best.values).all() and (best.indices[:, 0] == scores.max(1).indices).all()
+        kept = scores.masked_fill(scores < best.values[:, -1:], -torch.inf)
+        assert kept.gather(1, kept.softmax(1).multinomial(3)).isfinite().all()
+        print("generated")
+    """, "--gpu", "2GiB", "--steps", "0")
+    assert "generated" in done.stdout, done.stdout + done.stderr
