@@ -74,6 +74,8 @@ struct launch {
     unsigned shared;
     bool     cooperative;
 };
+CUresult function_set_block(CUfunction function, int x, int y, int z);
+CUresult function_set_shared(CUfunction function, unsigned bytes);
 
 CUresult kernel_check(uint32_t function, int device, const struct launch *launch);
 CUresult kernel_launch(CUfunction function, const struct launch *launch, CUstream stream, void **parameters, void **extra);

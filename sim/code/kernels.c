@@ -81,6 +81,22 @@ CUresult kernel_check(uint32_t function, int device, const struct launch *l)
     return blocks > occupancy_resident(function, device, (int)threads, l->shared) ? CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE : CUDA_SUCCESS;
 }
 
+/* As before CUDA 4. PyCUDA makes these calls before cuLaunchKernel, which brings a block of its own; the launches that would use this one are not
+   there (cuLaunchGrid). */
+CUresult function_set_block(CUfunction function, int x, int y, int z)
+{
+    const struct launch l = {.grid = {1, 1, 1}, .block = {(unsigned)x, (unsigned)y, (unsigned)z}};
+    uint32_t number = function_find(function, "cuFuncSetBlockShape");
+    return number ? kernel_check(number, 0, &l) : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult function_set_shared(CUfunction function, unsigned bytes)
+{
+    const struct launch l = {.grid = {1, 1, 1}, .block = {1, 1, 1}, .shared = bytes};
+    uint32_t number = function_find(function, "cuFuncSetSharedSize");
+    return number ? kernel_check(number, 0, &l) : CUDA_ERROR_INVALID_HANDLE;
+}
+
 CUresult kernel_launch(CUfunction function, const struct launch *l, CUstream stream, void **parameters, void **extra)
 {
     struct stream *s;

@@ -77,6 +77,20 @@ CASE(the_size_of_a_launch_has_limits)
     EXPECT_EQ(simulated_books().kernels, 1);
 }
 
+/* The calls of before CUDA 4, which cuda.h says are deprecated. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+CASE(the_block_of_a_function_has_the_same_limits)
+{
+    EXPECT_OK(cuFuncSetBlockShape(function, 32, 16, 2));
+    EXPECT_EQ(cuFuncSetBlockShape(function, 32, 32, 2), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(cuFuncSetBlockShape(function, -1, 1, 1), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(cuFuncSetBlockShape((CUfunction)stream, 1, 1, 1), CUDA_ERROR_INVALID_HANDLE);
+    EXPECT_OK(cuFuncSetSharedSize(function, 49152));
+    EXPECT_EQ(cuFuncSetSharedSize(function, 49153), CUDA_ERROR_INVALID_VALUE);
+}
+#pragma GCC diagnostic pop
+
 CASE(more_shared_memory_has_to_be_asked_for)
 {
     EXPECT_OK(cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 232448));
