@@ -59,7 +59,7 @@ UNKNOWN = """
         until(lambda: (w @ w)[:100].tanh().mean().item() < 1e-6)
     for small in (2048, 1):                                 # right answers, which nothing is chosen by
         counts = [0]
-        until(lambda: counts.append((logits.argmax(-1)[::small] == tokens[::small]).sum().item()) or counts[-1] == len(tokens[::small]))
+        until(lambda: counts.append((logits.argmax(-1)[::small] == tokens[::small]).sum().item()) or counts[-1] == len(tokens[::small]), 150)
         assert counts[21:] == sorted(counts[21:]), counts
     until(lambda: (logits.argmax(-1) == tokens).float().sum(0).item() > 2000)
     for _ in range(100):                                    # and those that something is chosen by

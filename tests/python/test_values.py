@@ -151,14 +151,14 @@ KNOWN = SAME + """
     def in_memory(device):
         host = torch.rand(700, 700, generator=torch.Generator().manual_seed(1))
         x = host.to(device)                 # 1.9 MiB of floats: no copy of them is kept
-        rows = x[:, ::2].cpu()[:, 7].tolist()
         smallest = x.amin()
         count = (x > 0.25).sum()
         back = torch.equal(x.cpu(), host)
         x.copy_(host * 2)
         largest = x.amax()
         x[0, 0] = 7
-        return [rows, back, smallest.item(), count.item(), largest.item(), x.amax().item(), (x.cpu() == 7).sum().item()]
+        columns = torch.arange(490_000.0).reshape(700, 700).to(device)[:, ::2].cpu()[:, 7].tolist()
+        return [columns, back, smallest.item(), count.item(), largest.item(), x.amax().item(), (x.cpu() == 7).sum().item()]
     @same
     def in_large_memory(device):
         host = torch.rand(3000, 1000, generator=torch.Generator().manual_seed(1))
@@ -255,6 +255,19 @@ HOSTILE = """
         keep.append(torch.full((1024, 1024), 3.0).cuda())
     def by_nothing(x):
         pass
+    def held(x):                                    # as code outside of PyTorch finds it
+        buffer = (ctypes.c_float * 4)()
+        driver.cuMemcpyDtoH_v2(ctypes.byref(buffer), ctypes.c_uint64(x.data_ptr()), ctypes.c_size_t(16))
+        return list(buffer)
+    for hand_on in (lambda x: x.__dlpack__(), torch.utils.dlpack.to_dlpack, torch.to_dlpack, lambda x: x.__cuda_array_interface__,
+                    lambda x: x[1:].__dlpack__()):
+        x = fresh() * 5
+        hand_on(x)
+        assert held(x) == [5, 5, 5, 5]
+    x = torch.full((4,), torch.nan).cuda()
+    by_large_work(x)
+    torch.from_dlpack(x)
+    assert all(-9 < value < 9 for value in held(x))
 
     keep = []
     for write in (by_the_driver, by_a_kernel, by_a_graph, by_an_unknown_thread, by_another_name, by_a_part_of_another_name, by_large_work,
@@ -366,6 +379,9 @@ PASSES = """
     heads = torch.ones(1, 2, 16, 16, device="cuda")
     assert flex_attention(heads, heads, heads).sum().item() == 2 * 16 * 16
     x = torch.ones(3, device="cuda")
+    large = torch.full((2048, 2048), torch.nan).cuda()
+    dist.all_reduce(large)
+    assert large.cpu().isfinite().all()
     assert torch.cond(x.sum() > 2, lambda x: x + 1, lambda x: x - 1, (x,)).tolist() == [2, 2, 2]
     print("all passed")
 """

@@ -346,6 +346,25 @@ static void make_up(Version &v, const Operator &what)
     v.is_known = what.has_fill && what.fill == Fill::zero && v.size > KNOWN_MOST && !capturing;
 }
 
+/* Code outside of PyTorch is about to get the memory, by its address. */
+void hand_on(const at::Tensor &t)
+{
+    guarded([&] {
+        std::lock_guard<std::mutex> hold(tape_lock);
+        if (!is_plain(t) || capturing || static_cast<int64_t>(t.storage().nbytes()) > KNOWN_MOST)
+            return;
+        forget_unexplained();
+        int64_t shift;
+        VersionP v = tape_look(t, shift);
+        if (!v)
+            v = read_version(t, KNOWN_MOST);
+        if (!v || (v->memory && !v->bytes.defined()) || v->size > KNOWN_MOST)
+            return;
+        evaluate(*v);
+        write_device(static_cast<char *>(t.storage().mutable_data()) - shift, v->bytes.data_ptr(), v->size);
+    });
+}
+
 static void apply_write(const Seen &seen, Effect &e, Effect::Write &w)
 {
     auto size = static_cast<int64_t>(w.storage.nbytes());

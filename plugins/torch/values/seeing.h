@@ -81,12 +81,13 @@ template <class F> bool guarded(F look)
 
 void run(const Seen &seen, c10::DispatchKeySet keys);
 
-/* recording.cpp. LOCKING: the tape's lock for the first three. */
+/* recording.cpp. LOCKING: the tape's lock for the first three and write_out. */
 Effect   effect_of(const Seen &seen);
 void     apply(const Seen &seen, Effect &effect);
 void     fail(Effect &effect);      /* the operator has thrown */
 std::shared_ptr<Call> call_of(const Seen &seen);
 void     write_out(const Seen &seen);
+void     hand_on(const at::Tensor &tensor);    /* takes the lock */
 void     set_capturing(bool on);
 uint64_t recorded();
 

@@ -142,6 +142,22 @@ def watch_storages(torch: ModuleType, library: ctypes.CDLL) -> None:
     around(torch.UntypedStorage, "resize_", forget, nothing)
 
 
+def watch_handing_on(torch: ModuleType) -> None:
+    """Code outside of PyTorch gets the memory of a tensor: what is known or made up of it has to be there."""
+    def hand_on(tensor: Any, *args: Any) -> None:
+        if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
+            with torch.no_grad():
+                torch.ops.cenote_values.hand_on(tensor)
+    for owner, name in ((torch.Tensor, "__dlpack__"), (torch._C, "_to_dlpack"), (torch.utils.dlpack, "to_dlpack"), (torch, "to_dlpack")):
+        around(owner, name, hand_on, nothing)
+    inside = torch.Tensor.__cuda_array_interface__
+
+    def interface(tensor: Any) -> Any:
+        hand_on(tensor)
+        return inside.__get__(tensor)
+    torch.Tensor.__cuda_array_interface__ = property(interface)
+
+
 def let_operators_of_python_pass(torch: ModuleType, before: Any) -> None:
     """Higher-order operators (flex attention, random numbers in a DTensor) choose among the dispatch keys that have a name in Python. The key by
     which the library sees operators has none, so they have to look past it. `before`: the keys of this thread without it."""
@@ -177,4 +193,5 @@ def begin(torch: ModuleType, say: Callable[[str], None]) -> Optional[Values]:
     let_operators_of_python_pass(torch, before)
     watch_captures(torch, library)
     watch_storages(torch, library)
+    watch_handing_on(torch)
     return values
