@@ -307,6 +307,8 @@ def test_several_together(advised, by_hand):
     assert [row["verdict"] for row in rows.values()] == ["fits not", "fits not", "fits"]
     assert rows["bfloat16 + checkpointing"]["needs"] == both
     assert "weights and all in bfloat16 + checkpointing" in done.stdout and "in numbers: cenote" not in done.stdout
+    assert "  the lines of these 2 rows\n" in done.stdout
+    assert rows["bfloat16 + checkpointing"]["line"].splitlines() == [rows["bfloat16"]["line"], rows["checkpointing"]["line"]]
 
 
 WIDE = SMALL.replace("1024", "4096").replace("256", "1024")

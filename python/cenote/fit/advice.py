@@ -85,7 +85,7 @@ class Row(NamedTuple):
 
     @property
     def line(self) -> str:
-        return self.changes[0].line if len(self.changes) == 1 else ""
+        return "\n".join(change.line for change in self.changes)
 
 
 class Advice(NamedTuple):

@@ -33,7 +33,11 @@ def cells(row: Row, advice: Advice) -> list[str]:
     if row.needs is None:
         return [row.title, "", "", verdict.WORDS[row.verdict], row.numerics, failed_text(row.told)]
     saved = advice.as_it_is.least_needed() - row.needs
-    return [row.title, size(row.needs), size(saved) if saved > 0 else "", verdict.WORDS[row.verdict], row.numerics, row.line]
+    return [row.title, size(row.needs), size(saved) if saved > 0 else "", verdict.WORDS[row.verdict], row.numerics, to_write(row)]
+
+
+def to_write(row: Row) -> str:
+    return row.line if len(row.changes) == 1 else f"the lines of these {len(row.changes)} rows"
 
 
 def failed_text(outcome: Outcome) -> str:
