@@ -71,17 +71,31 @@ static struct family *find_anywhere(CUmemoryPool pool, struct place **p)
 
 /* --- counting: what the program asked for, as the driver's used memory */
 
+static void raise_to(_Atomic uint64_t *high, uint64_t now)
+{
+    uint64_t before = atomic_load(high);
+    while (now > before && !atomic_compare_exchange_weak(high, &before, now))
+        ;
+}
+
 void family_count_taken(struct family *f, size_t bytes)
 {
-    uint64_t now = atomic_fetch_add(&f->used, bytes) + bytes, high = atomic_load(&f->used_high);
-    while (now > high && !atomic_compare_exchange_weak(&f->used_high, &high, now))
-        ;
+    uint64_t now = atomic_fetch_add(&f->used, bytes) + bytes;
+    raise_to(&f->used_high, now);
+    raise_to(&f->reserved_high, now);
 }
 
 void family_count_given(struct family *f, size_t bytes)
 {
     CHECK(atomic_load(&f->used) >= bytes);
     atomic_fetch_sub(&f->used, bytes);
+}
+
+static void count_from_zero(struct family *f)
+{
+    atomic_store(&f->used, 0);
+    atomic_store(&f->used_high, 0);
+    atomic_store(&f->reserved_high, 0);
 }
 
 /* --- groups */
@@ -129,8 +143,7 @@ static void close_group(struct family *f)
     if (group)
         cenote_group_destroy(group);
     atomic_store(&f->place, NULL);
-    atomic_store(&f->used, 0);
-    atomic_store(&f->used_high, 0);
+    count_from_zero(f);
 }
 
 void families_close(struct place *p)
@@ -170,8 +183,7 @@ static void add(CUmemoryPool pool, int device)
         i++;
     if (i < FAMILIES_MAX) {
         families[i].device = device;
-        atomic_store(&families[i].used, 0);
-        atomic_store(&families[i].used_high, 0);
+        count_from_zero(&families[i]);
         atomic_store(&families[i].is_granted, false);
         atomic_store_explicit(&families[i].handle, pool, memory_order_release);
         if (i == used)
@@ -252,13 +264,12 @@ static uint64_t look_at_reserved(struct place *p, struct family *f)
     return atomic_load(&f->used) + stats.cached.current;
 }
 
-/* The highest is the highest that was seen: groups do not know it, so it is looked at whenever a program asks what is reserved. */
+/* The highest is the highest that was seen: groups do not know it, so it is looked at whenever a program asks what is reserved, and is at least what
+   was used. */
 static uint64_t reserved_of(struct place *p, struct family *f)
 {
-    uint64_t now = look_at_reserved(p, f), used = atomic_load(&f->used_high), high = atomic_load(&f->reserved_high);
-    uint64_t most = now > used ? now : used;
-    while (most > high && !atomic_compare_exchange_weak(&f->reserved_high, &high, most))
-        ;
+    uint64_t now = look_at_reserved(p, f);
+    raise_to(&f->reserved_high, now);
     return now;
 }
 
@@ -299,7 +310,7 @@ CUresult serve_cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr
     if (f && attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH)
         atomic_store(&f->used_high, atomic_load(&f->used));
     if (f && attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)
-        atomic_store(&f->reserved_high, reserved_of(p, f));
+        atomic_store(&f->reserved_high, look_at_reserved(p, f));
     return result;
 }
 

@@ -178,9 +178,15 @@ class Lengths(unittest.TestCase):
         self.assertEqual(len(problems(lengths, f_dot_h="/*" + "x" * 150 + "*/\n")), 1)
         self.assertEqual(len(problems(lengths, f_dot_h="int x;\t/* y */\nint z; \n")), 2)
 
+    def test_scripts_are_known_by_their_first_line(self):
+        self.assertEqual(len(problems(lengths, build="#!/bin/sh\n" + "x" * 151 + "\n")), 1)
+        self.assertEqual(len(problems(lengths, build="#!/usr/bin/env python3\ndef f():\n" + "    x()\n" * 60)), 1)
+        self.assertEqual(problems(lengths, notes="x" * 151 + "\n"), [])
+
     def test_prose_is_wrapped_and_tables_and_code_are_not(self):
         long = "word " * 30
         self.assertEqual(len(problems(lengths, a_dot_md=f"{long}\n\n* {long}\n")), 2)
+        self.assertEqual(len(problems(lengths, a_dot_md=f"17. an item\n    that goes on: {long}\n")), 1)
         self.assertEqual(problems(lengths, a_dot_md=f"| {long}|\n\n    {long}\n\n```\n{long}\n```\n"), [])
 
 

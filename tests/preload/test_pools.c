@@ -156,6 +156,46 @@ ON_CARD(what_a_pool_says)
     DONE(cuMemPoolDestroy(pools[1]));
 }
 
+/* Each of the two peaks begins again by itself, from what is there then. */
+ON_CARD(a_new_peak)
+{
+    CUmemoryPool pools[2] = {NULL, plain_pool()};
+    DONE(cuDeviceGetDefaultMemPool(&pools[0], 0));
+    for (int i = 0; i < 2; i++) {
+        cuuint64_t zero = 0;
+        cenote_block block;
+        struct held one = pool_take(pools[i], 30 * MIB, card.stream[A]);
+        give(&one, card.stream[A]);
+        DONE(cuCtxSynchronize());
+        DONE(cuMemPoolTrimTo(pools[i], 0));
+        DONE(cuMemPoolSetAttribute(pools[i], CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, &zero));
+        EXPECT_EQ(told(pools[i], CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH), 0);
+        EXPECT_EQ(told(pools[i], CU_MEMPOOL_ATTR_USED_MEM_HIGH), 30 * MIB);
+        one = pool_take(pools[i], 20 * MIB, card.stream[A]); /* between two questions */
+        DONE(cenote_find(one.at, &block));
+        give(&one, card.stream[A]);
+        DONE(cuCtxSynchronize());
+        DONE(cenote_pool_trim(block.pool, 0, 0));
+        uint64_t high = told(pools[i], CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH);
+        EXPECT(high >= 20 * MIB && high < 30 * MIB);
+    }
+    DONE(cuMemPoolDestroy(pools[1]));
+}
+
+/* Nothing of a pool is left to one that is made later, whether it has the same handle or not. */
+ON_CARD(a_new_pool_begins_at_zero)
+{
+    CUmemoryPool pool = plain_pool();
+    struct held one = pool_take(pool, 30 * MIB, card.stream[A]);
+    EXPECT(told(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) >= 30 * MIB);
+    give(&one, card.stream[A]);
+    DONE(cuMemPoolDestroy(pool));
+    pool = plain_pool();
+    EXPECT_EQ(told(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH), 0);
+    EXPECT_EQ(told(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH), 0);
+    DONE(cuMemPoolDestroy(pool));
+}
+
 /* A trim keeps what it is told to. */
 ON_CARD(a_trim_keeps_what_it_is_told)
 {

@@ -10,7 +10,8 @@ FUNCTION_LINES = 60
 SOURCES = (".c", ".h", ".cpp", ".hpp", ".py")
 COLUMNS = 150   # aim at 140; a comment that ends a little later is no error
 PROSE_COLUMNS = 120
-NO_PROSE = ("    ", "|", "![", "<")   # code, tables, pictures and HTML of a document
+NO_PROSE = ("|", "![", "<")   # tables, pictures and HTML of a document
+CODE = "    "
 
 # A function opens with a brace of its own below a line that ends a parameter list, or (in C++ classes) with one at its end.
 BELOW = re.compile(r"^(\s*)\{$")
@@ -67,10 +68,12 @@ def check_file(tree: Tree, path: str) -> list[str]:
 
 
 def check_document(tree: Tree, path: str) -> list[str]:
-    problems, fenced = [], False
+    problems, fenced, goes_on = [], False, False
     for number, line in enumerate(tree.lines(path), 1):
         fenced ^= line.lstrip().startswith("```")
-        if not fenced and len(line) > PROSE_COLUMNS and not line.startswith(NO_PROSE):
+        is_code = line.startswith(CODE) and not goes_on  # below prose such a line is a part of its item
+        goes_on = not fenced and line.strip() != "" and not line.startswith(NO_PROSE) and not is_code
+        if goes_on and len(line) > PROSE_COLUMNS:
             problems.append(f"{path}:{number}: {len(line)} columns of prose, at most {PROSE_COLUMNS}: tools/wrap {path}")
     return problems
 
