@@ -11,6 +11,7 @@ import pytest
 from conftest import CENOTE
 
 from cenote import places
+from cenote.launch import run as launch
 
 SIM = ("--sim", "8GiB")
 
@@ -261,6 +262,19 @@ class TestPreload:
         done = run("run", *SIM, "--preload", "--trace", tmp_path / "t.csv", "--", sys.executable, "-c", ALLOCATES)
         assert done.returncode == 0, done.stderr
         assert (tmp_path / "t.csv").read_text().count("\n") >= 4
+
+
+def test_a_program_beside_this_python(monkeypatch, tmp_path):
+    """torchrun of an environment that was not activated. One in PATH goes first, and what is no program is no help."""
+    python, beside = tmp_path / "python", tmp_path / "torchrun"
+    beside.touch()
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert launch.command_line(["--", "torchrun", "x.py"]) == ["torchrun", "x.py"]
+    beside.chmod(0o755)
+    assert launch.command_line(["--", "torchrun", "x.py"]) == [str(beside), "x.py"]
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert launch.command_line(["--", "torchrun", "x.py"]) == ["torchrun", "x.py"]
 
 
 @pytest.mark.simulation

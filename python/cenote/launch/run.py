@@ -15,6 +15,12 @@ from cenote.places import NotBuilt, simulation_folder
 NOT_EXECUTABLE, NOT_FOUND = 126, 127  # the exit statuses of a shell
 
 
+def found(name: str) -> str:
+    """torchrun or accelerate of an environment that was not activated: PATH lacks them, and they lie beside this Python."""
+    beside = os.path.join(os.path.dirname(sys.executable), name)
+    return beside if os.sep not in name and shutil.which(name, os.F_OK) is None and shutil.which(beside) else name
+
+
 def command_line(program: Sequence[str]) -> list[str]:
     """What to execute for `SCRIPT ...`, `-m MODULE ...`, `-c CODE ...` or `-- PROGRAM ...`."""
     if not program:
@@ -22,7 +28,7 @@ def command_line(program: Sequence[str]) -> list[str]:
     if program[0] == "--":
         if len(program) < 2 or not program[1]:
             raise Mistake("no program after --")
-        return list(program[1:])
+        return [found(program[1]), *program[2:]]
     if program[0] in ("-m", "-c") and len(program) < 2:
         raise Mistake(f"no {'module after -m' if program[0] == '-m' else 'code after -c'}")
     if program[0] not in ("-m", "-c", "-") and not os.path.exists(program[0]):
