@@ -317,6 +317,15 @@ MODIFIED_ROTATION(cublasDrotmg_v2, double)
         int answer = library_launch(handle, "cublas" #type "getriBatched");                                                 \
         return answer ? answer : answer_words(handle, info, 0, batch);                                                      \
     }                                                                                                                       \
+    int cublas##type##matinvBatched(const void *handle, int n, const void *const *a, int a_step, void *const *inverse,      \
+                                    int inverse_step, int *info, int batch)                                                 \
+    {                                                                                                                       \
+        (void)a, (void)a_step, (void)inverse, (void)inverse_step;                                                           \
+        if (n < 0 || n > 32 || batch < 0 || !info)                                                                          \
+            return status.invalid;                                                                                          \
+        int answer = library_launch(handle, "cublas" #type "matinvBatched");                                                \
+        return answer ? answer : answer_words(handle, info, 0, batch);                                                      \
+    }                                                                                                                       \
     int cublas##type##geqrfBatched(const void *handle, int m, int n, void *const *a, int step, void *const *tau, int *info, \
                                    int batch)                                                                               \
     {                                                                                                                       \

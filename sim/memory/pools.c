@@ -372,6 +372,42 @@ CUresult pool_set_current(CUdevice device, CUmemoryPool pool)
     return CUDA_SUCCESS;
 }
 
+#if CUDA_VERSION >= 13000
+/* Of memory of a device the next three are the three above by another name. Pools of the host and of managed memory are not there. */
+static CUresult device_of(const CUmemLocation *location, CUmemAllocationType type, CUdevice *device)
+{
+    bool is_managed = type == CU_MEM_ALLOCATION_TYPE_MANAGED;
+    if (!location || (!is_managed && type != CU_MEM_ALLOCATION_TYPE_PINNED))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (is_managed && location->type == CU_MEM_LOCATION_TYPE_NONE)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (!location_area(location, device))
+        return location->type == CU_MEM_LOCATION_TYPE_DEVICE ? CUDA_ERROR_INVALID_DEVICE : CUDA_ERROR_INVALID_VALUE;
+    return is_managed || *device == HOST_AREA ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
+}
+
+CUresult pool_default_of(CUmemoryPool *pool, const CUmemLocation *location, CUmemAllocationType type)
+{
+    CUdevice device;
+    CUresult result = device_of(location, type, &device);
+    return result ? result : pool_default(pool, device);
+}
+
+CUresult pool_current_of(CUmemoryPool *pool, const CUmemLocation *location, CUmemAllocationType type)
+{
+    CUdevice device;
+    CUresult result = device_of(location, type, &device);
+    return result ? result : pool_current(pool, device);
+}
+
+CUresult pool_set_current_of(const CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool)
+{
+    CUdevice device;
+    CUresult result = device_of(location, type, &device);
+    return result ? result : pool_set_current(device, pool);
+}
+#endif
+
 CUresult pool_trim(CUmemoryPool pool, size_t keep)
 {
     uint32_t number = pool_find(pool, "cuMemPoolTrimTo");

@@ -193,6 +193,44 @@ cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t fro
     return runtime_end(width && height ? cuMemcpy2DUnaligned(&what) : CUDA_SUCCESS);
 }
 
+/* Without arrays the width is in bytes. A side is memory or an array, not both; arrays the driver refuses. */
+static bool box_of(const struct cudaMemcpy3DParms *p, CUDA_MEMCPY3D *box)
+{
+    if (!p || !p->srcArray == !p->srcPtr.ptr || !p->dstArray == !p->dstPtr.ptr)
+        return false;
+    *box = (CUDA_MEMCPY3D){
+        .srcXInBytes = p->srcPos.x, .srcY = p->srcPos.y, .srcZ = p->srcPos.z, .srcArray = (CUarray)p->srcArray,
+        .srcMemoryType = p->srcArray ? CU_MEMORYTYPE_ARRAY : place(p->kind, true),
+        .srcHost = p->srcPtr.ptr, .srcDevice = (CUdeviceptr)p->srcPtr.ptr, .srcPitch = p->srcPtr.pitch, .srcHeight = p->srcPtr.ysize,
+        .dstXInBytes = p->dstPos.x, .dstY = p->dstPos.y, .dstZ = p->dstPos.z, .dstArray = (CUarray)p->dstArray,
+        .dstMemoryType = p->dstArray ? CU_MEMORYTYPE_ARRAY : place(p->kind, false),
+        .dstHost = p->dstPtr.ptr, .dstDevice = (CUdeviceptr)p->dstPtr.ptr, .dstPitch = p->dstPtr.pitch, .dstHeight = p->dstPtr.ysize,
+        .WidthInBytes = p->extent.width, .Height = p->extent.height, .Depth = p->extent.depth,
+    };
+    return true;
+}
+
+static cudaError_t copy_box(const struct cudaMemcpy3DParms *p, cudaStream_t stream, bool waits)
+{
+    CUDA_MEMCPY3D box;
+    CUresult result = runtime_begin();
+    if (!result && !box_of(p, &box))
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (!result && !kind_is_known(p->kind))
+        return runtime_fail(cudaErrorInvalidMemcpyDirection);
+    return runtime_end(result ? result : waits ? cuMemcpy3D(&box) : cuMemcpy3DAsync(&box, stream));
+}
+
+cudaError_t cudaMemcpy3D(const struct cudaMemcpy3DParms *p)
+{
+    return copy_box(p, NULL, true);
+}
+
+cudaError_t cudaMemcpy3DAsync(const struct cudaMemcpy3DParms *p, cudaStream_t stream)
+{
+    return copy_box(p, stream, false);
+}
+
 /* --- the same with the per-thread default stream for stream 0, and for calls that name none */
 
 #define ON_OWN(call)                                                           \
@@ -222,6 +260,16 @@ cudaError_t cudaMemcpy2DAsync_ptsz(void *to, size_t to_pitch, const void *from, 
                                    enum cudaMemcpyKind kind, cudaStream_t stream)
 {
     return cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, height, kind, OWN(stream));
+}
+
+cudaError_t cudaMemcpy3D_ptds(const struct cudaMemcpy3DParms *p);
+cudaError_t cudaMemcpy3D_ptds(const struct cudaMemcpy3DParms *p)
+ON_OWN(cudaMemcpy3DAsync(p, cudaStreamPerThread))
+
+cudaError_t cudaMemcpy3DAsync_ptsz(const struct cudaMemcpy3DParms *p, cudaStream_t stream);
+cudaError_t cudaMemcpy3DAsync_ptsz(const struct cudaMemcpy3DParms *p, cudaStream_t stream)
+{
+    return cudaMemcpy3DAsync(p, OWN(stream));
 }
 
 cudaError_t cudaMemcpyPeerAsync_ptsz(void *to, int to_device, const void *from, int from_device, size_t bytes, cudaStream_t stream);

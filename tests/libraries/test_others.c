@@ -38,6 +38,11 @@ int cublasCreate_v2(handle *);
 int cublasDestroy_v2(handle);
 int cublasSetStream_v2(handle, CUstream);
 int cublasDgeam(handle, ...);
+int cublasSdgmm(handle, ...);
+int cublasDsbmv_v2(handle, ...);
+int cublasStpttr(handle, ...);
+int cublasDtrttp(handle, ...);
+int cublasZmatinvBatched(handle, int n, const void *const *, int, void *const *, int, int *info, int batch);
 int cublasSgetriBatched(handle, int n, const float *const *, int, const int *pivots, float *const *, int, int *info, int batch);
 int cufftCreate(int *);
 int cufftDestroy(int);
@@ -158,9 +163,20 @@ CASE(inverses_say_that_all_went_well)
     OK(cuMemcpyDtoH(infos, info, sizeof infos));
     EXPECT(!infos[0] && !infos[1] && !infos[2]);
     EXPECT_EQ(cublasSgetriBatched(h, -1, NULL, 8, NULL, NULL, 8, (int *)info, 3), 7);
+    OK(cuMemsetD8(info, 7, sizeof infos));
+    OK(cublasZmatinvBatched(h, 32, NULL, 32, NULL, 32, (int *)info, 2));
+    OK(cuStreamSynchronize(stream));
+    OK(cuMemcpyDtoH(infos, info, sizeof infos));
+    EXPECT(!infos[0] && !infos[1] && infos[2]);
+    EXPECT_EQ(cublasZmatinvBatched(h, 33, NULL, 33, NULL, 33, (int *)info, 2), 7); /* cuBLAS: up to 32 rows */
+    EXPECT_EQ(cublasZmatinvBatched(NULL, 4, NULL, 4, NULL, 4, (int *)info, 2), 1);
     uint64_t before = kernels();
     OK(cublasDgeam(h, 0, 0, 4, 4, NULL, NULL, 4, NULL, NULL, 4, NULL, 4));
-    EXPECT_EQ(kernels() - before, 1);
+    OK(cublasSdgmm(h, 0, 4, 4, NULL, 4, NULL, 1, NULL, 4));
+    OK(cublasDsbmv_v2(h, 0, 4, 1, NULL, NULL, 2, NULL, 1, NULL, NULL, 1));
+    OK(cublasStpttr(h, 0, 4, NULL, NULL, 4));
+    OK(cublasDtrttp(h, 0, 4, NULL, 4, NULL));
+    EXPECT_EQ(kernels() - before, 5);
     OK(cublasDestroy_v2(h));
 }
 

@@ -57,14 +57,27 @@ ON_CARD(a_pool_of_the_program_is_a_group)
 }
 
 /* The pool that the program sets is the one that cuMemAllocAsync means, until it is destroyed. */
-static void set_before_and_after(bool is_first)
+static CUresult set_for_device(CUmemoryPool pool)
+{
+    return cuDeviceSetMemPool(0, pool);
+}
+
+#if CUDA_VERSION >= 13000
+static CUresult set_for_location(CUmemoryPool pool)
+{
+    CUmemLocation here = {.type = CU_MEM_LOCATION_TYPE_DEVICE};
+    return cuMemSetMemPool(&here, CU_MEM_ALLOCATION_TYPE_PINNED, pool);
+}
+#endif
+
+static void set_before_and_after(CUresult (*set)(CUmemoryPool pool), bool is_first)
 {
     CUmemoryPool pool = plain_pool(), now = NULL;
     cenote_block block;
     struct held before = {0};
     if (!is_first)
         before = stream_take(MIB, card.stream[A]);
-    DONE(cuDeviceSetMemPool(0, pool));
+    DONE(set(pool));
     struct held held = stream_take(MIB, card.stream[A]);
     DONE(cenote_find(held.at, &block));
     EXPECT(block.group);
@@ -79,8 +92,11 @@ static void set_before_and_after(bool is_first)
         give(&before, card.stream[A]);
 }
 
-ON_CARD(a_pool_that_is_set_first) { set_before_and_after(true); }
-ON_CARD(a_pool_that_is_set_later) { set_before_and_after(false); }
+ON_CARD(a_pool_that_is_set_first) { set_before_and_after(set_for_device, true); }
+ON_CARD(a_pool_that_is_set_later) { set_before_and_after(set_for_device, false); }
+#if CUDA_VERSION >= 13000
+ON_CARD(a_pool_that_is_set_for_a_place) { set_before_and_after(set_for_location, false); }
+#endif
 
 /* Blocks outlive their pool; so they do in the driver. */
 ON_CARD(a_pool_destroyed_with_live_blocks)

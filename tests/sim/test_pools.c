@@ -47,6 +47,33 @@ CASE(a_device_has_a_default_pool)
     EXPECT_EQ(cuMemPoolDestroy(standard), CUDA_ERROR_INVALID_VALUE);
 }
 
+#if CUDA_VERSION >= 13000
+CASE(a_place_has_the_pools_of_its_device)
+{
+    CUmemoryPool standard, said;
+    CUmemLocation here = {.type = CU_MEM_LOCATION_TYPE_DEVICE}, none = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 99};
+    CUmemLocation host = {.type = CU_MEM_LOCATION_TYPE_HOST}, nowhere = {.type = CU_MEM_LOCATION_TYPE_NONE};
+    REQUIRE_OK(cuDeviceGetDefaultMemPool(&standard, 0));
+    EXPECT_OK(cuMemSetMemPool(&here, CU_MEM_ALLOCATION_TYPE_PINNED, pool));
+    EXPECT_OK(cuMemGetDefaultMemPool(&said, &here, CU_MEM_ALLOCATION_TYPE_PINNED));
+    EXPECT_EQ(said, standard);
+    EXPECT_OK(cuMemGetMemPool(&said, &here, CU_MEM_ALLOCATION_TYPE_PINNED));
+    EXPECT_EQ(said, pool);
+    EXPECT_OK(cuDeviceGetMemPool(&said, 0));
+    EXPECT_EQ(said, pool);
+    EXPECT_OK(cuDeviceSetMemPool(0, standard));
+    EXPECT_OK(cuMemGetMemPool(&said, &here, CU_MEM_ALLOCATION_TYPE_PINNED));
+    EXPECT_EQ(said, standard);
+    EXPECT_EQ(cuMemGetMemPool(&said, &none, CU_MEM_ALLOCATION_TYPE_PINNED), CUDA_ERROR_INVALID_DEVICE);
+    EXPECT_EQ(cuMemGetMemPool(&said, &nowhere, CU_MEM_ALLOCATION_TYPE_PINNED), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(cuMemGetMemPool(&said, &here, CU_MEM_ALLOCATION_TYPE_INVALID), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(cuMemGetMemPool(&said, NULL, CU_MEM_ALLOCATION_TYPE_PINNED), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(cuMemGetDefaultMemPool(&said, &host, CU_MEM_ALLOCATION_TYPE_PINNED), CUDA_ERROR_NOT_SUPPORTED);
+    EXPECT_EQ(cuMemGetDefaultMemPool(&said, &nowhere, CU_MEM_ALLOCATION_TYPE_MANAGED), CUDA_ERROR_NOT_SUPPORTED);
+    EXPECT_EQ(cuMemGetDefaultMemPool(&said, &here, CU_MEM_ALLOCATION_TYPE_MANAGED), CUDA_ERROR_NOT_SUPPORTED);
+}
+#endif
+
 CASE(the_current_pool_can_be_chosen)
 {
     CUmemoryPool standard, current;
