@@ -117,9 +117,15 @@ def test_the_variable_that_is_there_is_the_one_that_is_changed():
 def test_nothing_else_changes():
     old = {"HOME": "/somewhere", "CENOTE_CONF": "limit:80%", "EMPTY": ""}
     new = prepare(old, capacity=GIB, allocator="native")
-    ours = ("CENOTE_SIM", "LD_PRELOAD", "TRITON_LIBCUDA_PATH", "USE_PYTORCH_KERNEL_CACHE")
+    ours = ("CENOTE_SIM", "LD_PRELOAD", "LD_LIBRARY_PATH", "TRITON_LIBCUDA_PATH", "USE_PYTORCH_KERNEL_CACHE")
     assert {name: value for name, value in new.items() if name not in ours} == old
     assert old == {"HOME": "/somewhere", "CENOTE_CONF": "limit:80%", "EMPTY": ""}
+
+
+def test_the_simulated_libraries_are_found_first_and_once():
+    folder = prepare({}, capacity=GIB)["LD_LIBRARY_PATH"]
+    assert prepare({"LD_LIBRARY_PATH": f"/a:{folder}:/b"}, capacity=GIB)["LD_LIBRARY_PATH"] == f"{folder}:/a:/b"
+    assert "LD_LIBRARY_PATH" not in prepare({}, preload=None, allocator="native")
 
 
 def test_what_is_compiled_is_not_kept_for_real_gpus_unless_asked_for():
