@@ -452,6 +452,33 @@ int nvmlDeviceGetP2PStatus(const struct nvml_device *device, const struct nvml_d
     return NVML_SUCCESS;
 }
 
+/* A device of compute capability 9.0 says whether it is attached to a fabric of NVLinks. These are not: 0 is "not supported" in each field. */
+static enum nvml without_fabric(const struct nvml_device *device, void *fields, size_t size)
+{
+    enum nvml result;
+    find(device, &result);
+    if (!result && !fields)
+        result = NVML_INVALID_ARGUMENT;
+    if (!result)
+        memset(fields, 0, size);
+    return result;
+}
+
+int nvmlDeviceGetGpuFabricInfo(const struct nvml_device *device, void *info)
+{
+    enum { SIZE = 28 };
+    return (int)without_fabric(device, info, SIZE);
+}
+
+/* The version, which the caller writes first, has the size of the structure in its lower three bytes. */
+int nvmlDeviceGetGpuFabricInfoV(const struct nvml_device *device, unsigned *info)
+{
+    enum { V2 = 2 << 24 | 36, V3 = 3 << 24 | 40 };
+    if (info && *info != V2 && *info != V3)
+        return NVML_VERSION_MISMATCH;
+    return (int)without_fabric(device, info ? info + 1 : NULL, info ? (*info & 0xffffff) - sizeof *info : 0);
+}
+
 /* PLAIN(name, value): one number, the same for every device. UNKNOWN(name): there is no such thing to measure or to set. */
 #define PLAIN(name, value) \
     int nvmlDeviceGet##name(const struct nvml_device *device, unsigned *to) { return (int)tell(device, to, (value)); }

@@ -60,6 +60,7 @@ int nvmlDeviceGetTemperature(device device, unsigned sensor, unsigned *degrees);
 int nvmlDeviceGetCurrPcieLinkGeneration(device device, unsigned *generation);
 int nvmlDeviceGetPowerUsage(device device, unsigned *mw);
 int nvmlDeviceGetP2PStatus(device a, device b, unsigned what, int *answer);
+int nvmlDeviceGetGpuFabricInfo(device device, void *info);
 int nvmlDeviceGetGpuFabricInfoV(device device, void *info);
 
 #define OK(call) EXPECT_EQ(call, FINE)
@@ -278,11 +279,33 @@ CASE(what_cannot_be_measured_is_not_supported)
     EXPECT_EQ(nvmlDeviceGetTemperature(handle(0), 0, &value), NOT_SUPPORTED);
     EXPECT_EQ(nvmlDeviceGetPowerUsage(handle(0), &value), NOT_SUPPORTED);
     EXPECT_EQ(nvmlDeviceGetCurrPcieLinkGeneration(handle(0), &value), NOT_SUPPORTED);
-    EXPECT_EQ(nvmlDeviceGetGpuFabricInfoV(handle(0), NULL), NOT_SUPPORTED);
     OK(nvmlDeviceGetP2PStatus(handle(0), handle(1), 0, &answer));
     EXPECT_EQ(answer, 0);
     OK(nvmlDeviceGetP2PStatus(handle(0), handle(1), 2, &answer));
     EXPECT_EQ(answer, 5);
+}
+
+/* PyTorch warns if a device of compute capability 9.0 does not know. */
+CASE(a_device_knows_that_it_has_no_fabric)
+{
+    static const unsigned versions[] = {0x2000024, 0x3000028}; /* the lower bits: bytes */
+    enum { WORDS = 11, LEFT = 0x7070707 };
+    unsigned info[WORDS];
+    for (int i = 0; i < 2; i++) {
+        memset(info, 7, sizeof info);
+        info[0] = versions[i];
+        OK(nvmlDeviceGetGpuFabricInfoV(handle(0), info));
+        EXPECT_EQ(info[0], versions[i]);
+        for (unsigned at = 1; at < WORDS; at++)
+            EXPECT_EQ(info[at], at * 4 < (versions[i] & 0xff) ? 0 : LEFT);
+    }
+    memset(info, 7, sizeof info);
+    OK(nvmlDeviceGetGpuFabricInfo(handle(0), info));
+    for (unsigned at = 0; at < WORDS; at++)
+        EXPECT_EQ(info[at], at * 4 < 28 ? 0 : LEFT);
+    EXPECT_EQ(nvmlDeviceGetGpuFabricInfoV(handle(0), info + 7), MISMATCH);
+    EXPECT_EQ(nvmlDeviceGetGpuFabricInfoV(handle(0), NULL), ARGUMENT);
+    EXPECT_EQ(nvmlDeviceGetGpuFabricInfo(handle(0), NULL), ARGUMENT);
 }
 
 SUITE_MAIN_AROUND("nvml", begin, end)
