@@ -80,15 +80,20 @@ def test_a_tab_in_bash(tmp_path, typed, completed):
         shell.close()
 
 
-@pytest.mark.skipif(not shutil.which("fish"), reason="no fish here")
+def need(shell):
+    if not shutil.which(shell):
+        (pytest.fail if os.environ.get("CENOTE_TEST_ALL") else pytest.skip)(f"no {shell} here; `tools/setup test` installs it on Debian")
+
+
 def test_fish(tmp_path):
+    need("fish")
     asked = f"source '{SHELLS / 'cenote.fish'}'; complete -C 'cenote dry-run --unk'; complete -C 'cenote do'"
     done = subprocess.run(["fish", "--no-config", "-c", asked], capture_output=True, text=True, timeout=60, env={**os.environ, "HOME": str(tmp_path)})
     assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["--unknown", "doctor"], done.stderr
 
 
-@pytest.mark.skipif(not shutil.which("zsh"), reason="no zsh here")
 def test_a_tab_in_zsh(tmp_path):
+    need("zsh")
     shell = Terminal("zsh", "-f", "-i", folder=tmp_path)
     try:
         shell.type(f"PS1=; bindkey -e; autoload -Uz compinit; compinit -u -D; eval \"$(cat '{SHELLS / 'cenote.zsh'}')\"; echo rea''dy\n")
