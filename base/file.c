@@ -12,7 +12,6 @@
  */
 #include "base/file.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -28,18 +27,13 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/zlib.h"
 
 #define BUFFER_BYTES (1u << 16)
 #define NO_ZLIB ENOPKG
 #define LINK_REFUSED ELOOP /* what open says, too, if a link came after the look */
 #define LINK_BYTES_MAX (PATH_MAX - 1)
 #define TRIES 16 /* of random names */
-
-struct zlib {
-    void *(*open)(int fd, const char *mode);
-    int (*write)(void *file, const void *text, unsigned bytes);
-    int (*close)(void *file);
-};
 
 struct file {
     struct zlib zlib;
@@ -51,19 +45,6 @@ struct file {
     char   path[PATH_MAX], part[PATH_MAX + 32];
     char   buffer[BUFFER_BYTES];
 };
-
-/* Its functions are stored through an object pointer: ISO C has no cast from one to the other. */
-static bool zlib_find(struct zlib *z)
-{
-    void *library = dlopen("libz.so.1", RTLD_NOW | RTLD_LOCAL); /* stays */
-    void *entries[3] = {NULL, NULL, NULL};
-    static const char *const names[3] = {"gzdopen", "gzwrite", "gzclose"};
-    for (int i = 0; library && i < 3; i++)
-        entries[i] = dlsym(library, names[i]);
-    _Static_assert(sizeof entries == sizeof *z, "one pointer for each function");
-    memcpy(z, entries, sizeof *z);
-    return z->open && z->write && z->close;
-}
 
 /* A new file beside the place. */
 static int open_beside(struct file *f)
@@ -135,7 +116,7 @@ static int begin(struct file *f, const char *path)
     if (zips && !zlib_find(&f->zlib))
         return NO_ZLIB;
     int error = open_file(f);
-    if (!error && zips && !(f->zipped = f->zlib.open(f->fd, "wb6")))
+    if (!error && zips && !(f->zipped = f->zlib.open_fd(f->fd, "wb6")))
         return ENOMEM;
     return error;
 }
@@ -229,7 +210,7 @@ void file_abandon(struct file *f)
 
 int file_error(const char *path)
 {
-    const char *words = errno == NO_ZLIB        ? "libz.so.1 was not found: give a name that does not end in .gz"
+    const char *words = errno == NO_ZLIB        ? ZLIB_LIBRARY " was not found: give a name that does not end in .gz"
                         : errno == LINK_REFUSED ? "a symbolic link of another user is not followed"
                                                 : strerror(errno);
     return error_set(errno == ENOMEM ? CENOTE_OUT_OF_HOST_MEMORY : CENOTE_FILE, 0, "%.256s: %s", path, words);

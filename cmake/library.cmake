@@ -5,7 +5,7 @@ foreach(layer base driver stats/text pool/core stats/account pool pool/policy sh
     file(GLOB layer_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${layer}/*.c)
     list(APPEND library_sources ${layer_sources})
 endforeach()
-list(APPEND library_sources ${CMAKE_SOURCE_DIR}/library.c ${CMAKE_SOURCE_DIR}/stats/records/writer.c) # the reader needs zlib: cmake/programs.cmake
+list(APPEND library_sources ${CMAKE_SOURCE_DIR}/library.c ${CMAKE_SOURCE_DIR}/stats/records/writer.c)
 list(FILTER library_sources EXCLUDE REGEX "/driver/topology\\.c$") # hwloc: cmake/host.cmake
 
 # Reports run once in a while, and their text is most of their work: for them size is worth more than speed.

@@ -10,36 +10,29 @@ if(TARGET cenote_sim)
     target_link_libraries(cenote_on_sim INTERFACE cenote_sim)
 endif()
 
-# Traces are read by a library of its own, because it needs zlib and libcenote needs nothing.
-find_package(ZLIB)
-if(ZLIB_FOUND)
-    add_library(cenote_records STATIC ${CMAKE_SOURCE_DIR}/stats/records/reader.c)
-    target_link_libraries(cenote_records PRIVATE cenote_flags PUBLIC cenote_inside ZLIB::ZLIB)
+# Traces are read by a library of its own: what allocates reads none.
+add_library(cenote_records STATIC ${CMAKE_SOURCE_DIR}/stats/records/reader.c)
+target_link_libraries(cenote_records PRIVATE cenote_flags PUBLIC cenote_inside)
 
-    # The same for Python: `cenote replay`, by ctypes.
-    add_library(cenote_records_module MODULE ${CMAKE_SOURCE_DIR}/stats/records/reader.c)
-    target_link_libraries(cenote_records_module PRIVATE cenote_flags cenote_inside ZLIB::ZLIB)
-    target_link_options(cenote_records_module PRIVATE -Wl,--exclude-libs,ALL)
-    set_target_properties(cenote_records_module PROPERTIES OUTPUT_NAME cenote_records)
-endif()
+# The same for Python: `cenote replay`, by ctypes.
+add_library(cenote_records_module MODULE ${CMAKE_SOURCE_DIR}/stats/records/reader.c)
+target_link_libraries(cenote_records_module PRIVATE cenote_flags cenote_inside)
+target_link_options(cenote_records_module PRIVATE -Wl,--exclude-libs,ALL)
+set_target_properties(cenote_records_module PROPERTIES OUTPUT_NAME cenote_records)
 
 # cenote_program(NAME FOLDER [SHARED...]): every .c file of FOLDER, and the SHARED ones, are the program NAME, on the simulated GPU.
 function(cenote_program name folder)
     file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${folder}/*.c)
     if(sources AND TARGET cenote_sim)
         add_executable(${name} ${sources} ${ARGN})
-        target_link_libraries(${name} PRIVATE cenote_flags $<TARGET_NAME_IF_EXISTS:cenote_records> cenote_inside cenote_on_sim m)
+        target_link_libraries(${name} PRIVATE cenote_flags cenote_records cenote_inside cenote_on_sim m)
     endif()
 endfunction()
 
-if(TARGET cenote_records)
-    cenote_program(cenote-replay tools/replay ${CMAKE_SOURCE_DIR}/tools/waste/torch.c)
-    cenote_program(cenote-fuzz tools/waste ${CMAKE_SOURCE_DIR}/tools/replay/replay.c ${CMAKE_SOURCE_DIR}/tools/replay/trace.c
-        ${CMAKE_SOURCE_DIR}/bench/common.c)
-    cenote_program(cenote-traces traces)
-else()
-    message(STATUS "no zlib: cenote-replay, cenote-fuzz and cenote-traces are left out")
-endif()
+cenote_program(cenote-replay tools/replay ${CMAKE_SOURCE_DIR}/tools/waste/torch.c)
+cenote_program(cenote-fuzz tools/waste ${CMAKE_SOURCE_DIR}/tools/replay/replay.c ${CMAKE_SOURCE_DIR}/tools/replay/trace.c
+    ${CMAKE_SOURCE_DIR}/bench/common.c)
+cenote_program(cenote-traces traces)
 
 # The one program that is for real GPUs: it finds whichever driver is there, and needs cuda.h alone.
 file(GLOB qualify CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tools/qualify/*.c)

@@ -21,7 +21,7 @@ function(cenote_test source folder)
         target_link_libraries(${program} PRIVATE cenote_flags cenote_shared cenote_on_sim ${CENOTE_CUNIT} ${CMAKE_DL_LIBS} m)
         add_dependencies(${program} cenote_preload cenote_forward)
     else()
-        target_link_libraries(${program} PRIVATE cenote_flags $<TARGET_NAME_IF_EXISTS:cenote_records> cenote_inside cenote_on_sim ${CENOTE_CUNIT} m)
+        target_link_libraries(${program} PRIVATE cenote_flags cenote_records cenote_inside cenote_on_sim ${CENOTE_CUNIT} m)
     endif()
     if(source MATCHES "\\.cpp$") # headers of C give a struct and a function one name
         target_compile_features(${program} PRIVATE cxx_std_17)

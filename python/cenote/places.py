@@ -130,7 +130,7 @@ def trace(name: str) -> str:
 
 
 def records_library() -> str:
-    """The reader of traces. A build without zlib has none."""
+    """The reader of traces."""
     return find("lib/libcenote_records.so", os.path.join(build_folder(), "libcenote_records.so"))
 
 

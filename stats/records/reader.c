@@ -13,6 +13,7 @@
 
 #include "base/index.h"
 #include "base/memory.h"
+#include "base/zlib.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -20,7 +21,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <zlib.h>
 
 #define BUFFER_BYTES (1 << 16)
 #define LINE_BYTES 4096
@@ -46,7 +46,8 @@ struct live_block {
 };
 
 struct records_reader {
-    gzFile       file;
+    struct zlib  zlib;
+    void        *file;
     char        *path;
     uint64_t     line_number;
     int          column_at[COLUMNS]; /* place in the line, -1: not there */
@@ -84,10 +85,10 @@ static enum records_result fail_reading(struct records_reader *r)
     if (!r->file)
         return fail(r, "cannot be opened: %s", r->message);
     int code;
-    const char *words = gzerror(r->file, &code);
-    if (code == Z_BUF_ERROR)
+    const char *words = r->zlib.error(r->file, &code);
+    if (code == ZLIB_BUF_ERROR)
         return fail(r, "the gzip file ends too early");
-    return fail(r, "cannot be read: %s", code == Z_ERRNO ? strerror(errno) : words);
+    return fail(r, "cannot be read: %s", code == ZLIB_ERRNO ? strerror(errno) : words);
 }
 
 /* --------------------------------------------------------------------------------------------------------------------- lines */
@@ -95,11 +96,11 @@ static enum records_result fail_reading(struct records_reader *r)
 /* Makes more of the file readable. RECORDS_END: there is no more. */
 static enum records_result fill_buffer(struct records_reader *r)
 {
-    int code = Z_OK;
-    int got = r->file ? gzread(r->file, r->buffer, sizeof(r->buffer)) : -1;
+    int code = 0;
+    int got = r->file ? r->zlib.read(r->file, r->buffer, sizeof(r->buffer)) : -1;
     if (got >= 0)
-        gzerror(r->file, &code); /* a file cut short gives what it has, and says so only here */
-    if (got < 0 || code == Z_BUF_ERROR || code == Z_DATA_ERROR)
+        r->zlib.error(r->file, &code); /* a file cut short gives what it has, and says so only here */
+    if (got < 0 || code == ZLIB_BUF_ERROR || code == ZLIB_DATA_ERROR)
         return fail_reading(r);
     r->begin = 0;
     r->end = (size_t)got;
@@ -377,10 +378,11 @@ struct records_reader *records_open(const char *path)
         return NULL;
     }
     r->most = TRACE_RECORDS_MAX;
+    bool can_read = zlib_find(&r->zlib);
     errno = 0;
-    r->file = gzopen(path, "rb"); /* reads plain files too */
+    r->file = can_read ? r->zlib.open(path, "rb") : NULL;
     if (!r->file)
-        snprintf(r->message, sizeof(r->message), "%s", strerror(errno ? errno : ENOMEM));
+        snprintf(r->message, sizeof(r->message), "%s", can_read ? strerror(errno ? errno : ENOMEM) : ZLIB_LIBRARY " was not found");
     return r;
 }
 
@@ -440,7 +442,7 @@ void records_close(struct records_reader *r)
     if (!r)
         return;
     if (r->file)
-        gzclose(r->file);
+        r->zlib.close(r->file);
     for (uint32_t tag = 0; r->labels && tag < RECORD_STREAMS_MAX; tag++)
         free(r->labels[tag]);
     free(r->labels);

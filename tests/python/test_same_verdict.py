@@ -137,6 +137,15 @@ def test_good_files(tmp_path, program, name, is_zipped):
     assert verdict == "" and count == GOOD[name].strip().count(b"\n")
 
 
+def test_without_zlib_the_file_is_not_read_and_the_message_says_why(tmp_path, program):
+    """zlib is found at run time: nothing is linked to it, and a build needs none of it."""
+    (tmp_path / "libz.so.1").touch()
+    path = tmp_path / "trace.csv"
+    path.write_bytes(next(iter(GOOD.values())))
+    done = subprocess.run([program, path], capture_output=True, text=True, timeout=120, env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)})
+    assert done.returncode == 2 and done.stderr == f"{path}:1: cannot be opened: libz.so.1 was not found\n", done.stderr
+
+
 @pytest.mark.parametrize("name", BROKEN)
 def test_broken_files(tmp_path, program, name):
     path = tmp_path / "trace.csv"

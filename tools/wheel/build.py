@@ -29,7 +29,7 @@ GLIBC = "2.28"
 # The adapter asks for PyTorch's libraries, and for cenote's, which are in the process already; hwloc is the system's.
 OUTSIDE = ("libcenote.so.0", "libc10.so", "libc10_cuda.so", "libtorch_cpu.so", "libhwloc.so.15")
 FOLDERS = ("/usr/include/x86_64-linux-gnu", "/usr/include")
-HEADERS = ("hwloc.h", "hwloc/**/*.h", "zlib.h", "zconf.h")
+HEADERS = ("hwloc.h", "hwloc/**/*.h")
 
 sys.path.insert(0, str(ROOT / "python"))
 
@@ -100,7 +100,7 @@ def options(compiler: pathlib.Path, include: pathlib.Path) -> list[str]:
     return [*tools, f"-DCMAKE_C_COMPILER={compiler}", f"-DCMAKE_CXX_COMPILER={HERE / 'old-g++'}", "-DCMAKE_C_FLAGS_RELEASE=-O3 -flto -DNDEBUG",
             "-DCMAKE_SHARED_LINKER_FLAGS=-s", "-DCMAKE_MODULE_LINKER_FLAGS=-s", "-DCMAKE_EXE_LINKER_FLAGS=-s",
             f"-DCENOTE_CUDA_INCLUDE={cuda.group(1) if cuda else ''}", f"-DCENOTE_HWLOC={library('hwloc')}", f"-DCENOTE_HWLOC_INCLUDE={include}",
-            f"-DZLIB_LIBRARY={library('z')}", f"-DZLIB_INCLUDE_DIR={include}", *launchers]
+            *launchers]
 
 
 # --- the adapter, ahead
