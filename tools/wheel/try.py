@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
-"""Tries the packages of a folder as users get them: tools/wheel/try.py FOLDER [--torch VERSION...] [PYTHON...].
+"""Tries the packages of a folder as users get them: tools/wheel/try.py FOLDER [--torch VERSION...] [--root FOLDER...] [PYTHON...].
 
 Each Python that is on this machine (or is named) installs the wheel into an environment of its own, without network, asks the command for its
 version, and allocates memory on the simulated GPU. As root, one of them does so in a root folder with nothing but Python and its libraries: no
-compiler, no other package. Then the source package is built and installed. With --torch, the newest of these Pythons gets each of these versions of
-PyTorch, without NVIDIA's packages, and trains a model on the simulated GPU under cenote, with no compiler in PATH.
+compiler, no other package. So do the Pythons of each root folder that --root names, for versions that the distribution of this machine does not have:
+
+    debootstrap --variant=minbase --include=python3.14-venv sid /tmp/sid && make wheel TRY="--root /tmp/sid"
+
+Then the source package is built and installed. With --torch, the newest Python of this machine gets each of these versions of PyTorch, without
+NVIDIA's packages, and trains a model on the simulated GPU under cenote, with no compiler in PATH.
 """
 from __future__ import annotations
 
@@ -17,8 +21,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+CHROOT = shutil.which("chroot", path="/usr/sbin:/sbin:/usr/bin:/bin")
 PROGRAM = """
 import ctypes, cenote, sys
 from cenote import places
@@ -41,20 +47,20 @@ def run(*command: object, **more: object) -> str:
     return done.stdout.strip()
 
 
-def pythons() -> list[str]:
-    """One of each version from 3.10 on: of PATH, and of pyenv."""
+def pythons(*folders: str) -> list[str]:
+    """One of each version from 3.10 on."""
     found: dict[str, str] = {}
-    for pattern in ("/usr/bin/python3.*", "/usr/local/bin/python3.*", os.path.expanduser("~/.pyenv/versions/3.*/bin/python3.*")):
-        for path in sorted(glob.glob(pattern)):
+    for folder in folders:
+        for path in sorted(glob.glob(f"{folder}/python3.*")):
             version = re.fullmatch(r"python3\.(\d+)", os.path.basename(path))
             if version and int(version.group(1)) >= 10:
                 found.setdefault(version.group(0), path)
     return [found[name] for name in sorted(found, key=lambda name: int(name.partition(".")[2]))]
 
 
-def install(python: str, folder: pathlib.Path, package: pathlib.Path, *more: str) -> pathlib.Path:
-    run(python, "-m", "venv", folder)
-    run(folder / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", *more, package)
+def install(python: str, folder: pathlib.Path, package: pathlib.Path, *more: str, before: Sequence[object] = ()) -> pathlib.Path:
+    run(*before, python, "-m", "venv", folder)
+    run(*before, folder / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", *more, package)
     return folder / "bin/python"
 
 
@@ -91,7 +97,16 @@ def examine_in_empty_root(python: pathlib.Path, base: pathlib.Path) -> str:
             shutil.copy2(library, place)
     for folder in ("tmp", "proc"):
         (root / folder).mkdir(exist_ok=True)
-    return examine(python, shutil.which("chroot", path="/usr/sbin:/sbin:/usr/bin:/bin"), root)
+    return examine(python, CHROOT, root)
+
+
+def examine_in_root(root: pathlib.Path, python: str, wheel: pathlib.Path) -> str:
+    """A Python of another root folder."""
+    with tempfile.TemporaryDirectory(prefix="cenote-try-", dir=root / "tmp") as folder:
+        shutil.copy2(wheel, folder)
+        inside = pathlib.Path("/", pathlib.Path(folder).relative_to(root))
+        installed = install(python.removeprefix(str(root)), inside / "venv", inside / wheel.name, "--no-index", before=(CHROOT, root))
+        return examine(installed, CHROOT, root)
 
 
 TRAINS = """
@@ -118,16 +133,19 @@ def examine_with_torch(python: str, folder: pathlib.Path, wheel: pathlib.Path, v
     return run(inside, "-I", "-m", "cenote", "run", "--sim", "8GiB", "--allocator", "cenote", script, **clean)
 
 
-def main(dist: pathlib.Path, chosen: list[str], torches: list[str]) -> None:
+def main(dist: pathlib.Path, chosen: list[str], torches: list[str], roots: list[pathlib.Path]) -> None:
     wheel, source = next(dist.glob("*.whl")), next(dist.glob("*.tar.gz"))
     with tempfile.TemporaryDirectory(prefix="cenote-try-") as folder:
-        tried = chosen or pythons()
+        tried = chosen or pythons("/usr/bin", "/usr/local/bin", os.path.expanduser("~/.pyenv/versions/3.*/bin"))
         for python in tried:
             place = pathlib.Path(folder, os.path.basename(python))
             print(f"{wheel.name}: {examine(install(python, place, wheel, '--no-index'))}", flush=True)
         if os.geteuid() == 0:
             python_in = pathlib.Path(folder, os.path.basename(tried[-1]), "bin/python")
             print(f"in a root folder with nothing but Python: {examine_in_empty_root(python_in, pathlib.Path(folder))}", flush=True)
+        for root in (root.resolve() for root in roots):
+            for python in pythons(f"{root}/usr/bin"):
+                print(f"{wheel.name}: {examine_in_root(root, python, wheel)}", flush=True)
         print(f"{source.name}: {examine(install(tried[-1], pathlib.Path(folder, 'source'), source))}", flush=True)
         for version in torches:
             print(examine_with_torch(tried[-1], pathlib.Path(folder, f"torch-{version}"), wheel, version), flush=True)
@@ -137,6 +155,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="tries the wheel and the source package of a folder")
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--torch", action="append", default=[], metavar="VERSION")
+    parser.add_argument("--root", action="append", default=[], type=pathlib.Path, metavar="FOLDER")
     parser.add_argument("python", nargs="*")
     said = parser.parse_args()
-    main(said.folder.resolve(), said.python, said.torch)
+    main(said.folder.resolve(), said.python, said.torch, said.root)
