@@ -222,7 +222,7 @@ install: build
 	@cmake -S . -B build -DCMAKE_INSTALL_PREFIX=$(PREFIX) >/dev/null
 	@cmake --install build
 
-# TORCH="2.11.0 ...": versions to compile the adapter for. TRY="--torch 2.15.0": trains under it, too.
+# TORCH="2.11.0 ...": versions to compile the adapter for. TRY="--root FOLDER": tries the Pythons of that root folder, too.
 wheel: build
 	@tools/setup wheel
 	@.venv/bin/python tools/wheel/build.py dist $(TORCH)

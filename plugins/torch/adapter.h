@@ -8,6 +8,11 @@
  */
 #pragma once
 
+/* As PyTorch's own build for Linux has it: without it, headers before 2.15 say to all that includes them that expandable segments are off. */
+#ifndef PYTORCH_C10_DRIVER_API_SUPPORTED
+#define PYTORCH_C10_DRIVER_API_SUPPORTED
+#endif
+
 #include <history.h> /* beside this file */
 #include <lock.h>
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tries the packages of a folder as users get them: tools/wheel/try.py FOLDER [--torch VERSION...] [--root FOLDER...] [PYTHON...].
+"""Tries the packages of a folder as users get them: tools/wheel/try.py FOLDER [--root FOLDER...] [PYTHON...].
 
 Each Python that is on this machine (or is named) installs the wheel into an environment of its own, without network, asks the command for its
 version, and allocates memory on the simulated GPU. As root, one of them does so in a root folder with nothing but Python and its libraries: no
@@ -7,8 +7,8 @@ compiler, no other package. So do the Pythons of each root folder that --root na
 
     debootstrap --variant=minbase --include=python3.14-venv sid /tmp/sid && make wheel TRY="--root /tmp/sid"
 
-Then the source package is built and installed. With --torch, the newest Python of this machine gets each of these versions of PyTorch, without
-NVIDIA's packages, and trains a model on the simulated GPU under cenote, with no compiler in PATH.
+Then the source package is built and installed. The newest Python of this machine gets each version of PyTorch for which the wheel has an adapter,
+without NVIDIA's packages, and trains a model on the simulated GPU under cenote, with no compiler in PATH.
 """
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -116,6 +117,11 @@ optimizer = torch.optim.Adam(model.parameters())
 for step in range(3):
     model(torch.randn(256, 1024, device="cuda")).sum().backward()
     optimizer.step()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    model(torch.ones(256, 1024, device="cuda"))
+segments = torch.cuda.memory_snapshot()
+assert {tuple(one["segment_pool_id"]) for one in segments} > {(0, 0)} and all(one["is_expandable"] for one in segments), "graphs have pages, too"
 print("PyTorch", torch.__version__, "under", torch.cuda.get_allocator_backend())
 """
 
@@ -133,7 +139,13 @@ def examine_with_torch(python: str, folder: pathlib.Path, wheel: pathlib.Path, v
     return run(inside, "-I", "-m", "cenote", "run", "--sim", "8GiB", "--allocator", "cenote", script, **clean)
 
 
-def main(dist: pathlib.Path, chosen: list[str], torches: list[str], roots: list[pathlib.Path]) -> None:
+def versions_ahead(wheel: pathlib.Path) -> list[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        found = re.findall(r"/ready/torch-([\d.]+)\+", "\n".join(archive.namelist()))
+    return sorted(set(found))
+
+
+def main(dist: pathlib.Path, chosen: list[str], roots: list[pathlib.Path]) -> None:
     wheel, source = next(dist.glob("*.whl")), next(dist.glob("*.tar.gz"))
     with tempfile.TemporaryDirectory(prefix="cenote-try-") as folder:
         tried = chosen or pythons("/usr/bin", "/usr/local/bin", os.path.expanduser("~/.pyenv/versions/3.*/bin"))
@@ -147,15 +159,14 @@ def main(dist: pathlib.Path, chosen: list[str], torches: list[str], roots: list[
             for python in pythons(f"{root}/usr/bin"):
                 print(f"{wheel.name}: {examine_in_root(root, python, wheel)}", flush=True)
         print(f"{source.name}: {examine(install(tried[-1], pathlib.Path(folder, 'source'), source))}", flush=True)
-        for version in torches:
+        for version in versions_ahead(wheel):
             print(examine_with_torch(tried[-1], pathlib.Path(folder, f"torch-{version}"), wheel, version), flush=True)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="tries the wheel and the source package of a folder")
     parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--torch", action="append", default=[], metavar="VERSION")
     parser.add_argument("--root", action="append", default=[], type=pathlib.Path, metavar="FOLDER")
     parser.add_argument("python", nargs="*")
     said = parser.parse_args()
-    main(said.folder.resolve(), said.python, said.torch, said.root)
+    main(said.folder.resolve(), said.python, said.root)
