@@ -73,6 +73,20 @@ def library() -> Iterator[Finding]:
         yield Finding("CENOTE_CONF", FINE, os.environ["CENOTE_CONF"])
 
 
+def pinned() -> Iterator[Finding]:
+    """The package may have been built where hwloc's headers were missing, or run where hwloc is."""
+    if not environment.is_on(environment.HOST, os.environ):
+        return
+    try:
+        path = places.host_library()
+        ctypes.CDLL(path)
+    except (places.NotBuilt, OSError) as error:
+        yield Finding("pinned memory", WRONG, f"{environment.HOST} is on, and {error}",
+                      "pinned memory needs hwloc and jemalloc (Debian: libhwloc15, libjemalloc2); without the variable PyTorch pins it itself")
+        return
+    yield Finding("pinned memory", FINE, path)
+
+
 def simulation() -> Iterator[Finding]:
     try:
         folder = places.simulation_folder()
@@ -345,7 +359,7 @@ def program(path: str) -> Iterator[Finding]:
 
 
 Check = Callable[[], Iterator[Finding]]
-CHECKS: tuple[Check, ...] = (python, library, simulation, limits, driver, torch, neighbours, packages)
+CHECKS: tuple[Check, ...] = (python, library, pinned, simulation, limits, driver, torch, neighbours, packages)
 
 
 def examine(path: Optional[str]) -> Iterator[Finding]:

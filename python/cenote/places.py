@@ -29,11 +29,12 @@ def build_folder() -> str:
     return os.path.abspath(os.environ.get("CENOTE_BUILD") or build)
 
 
-def find(installed: str, in_tree: str) -> str:
+def find(installed: str, in_tree: str, needs: str = "") -> str:
     path = os.path.join(HERE, installed) if is_installed() else in_tree
     if not os.path.exists(path):
+        before = f"install {needs}; then " if needs else ""
         advice = "install the package again" if is_installed() else "`make build` makes it; CENOTE_BUILD names another build folder"
-        raise NotBuilt(f"{path} is not there: {advice}")
+        raise NotBuilt(f"{path} is not there: {before}{advice}")
     return path
 
 
@@ -93,7 +94,7 @@ def library() -> str:
 
 def host_library() -> str:
     """The path of libcenote_host.so: pinned memory. A build without hwloc has none."""
-    return find("lib/libcenote_host.so.0", os.path.join(build_folder(), "libcenote_host.so"))
+    return find("lib/libcenote_host.so.0", os.path.join(build_folder(), "libcenote_host.so"), "hwloc's headers (Debian: libhwloc-dev)")
 
 
 def include_folder() -> str:

@@ -38,6 +38,19 @@ def test_a_simulated_gpu_is_fine(examine):
         assert found["adapter"][0]["state"] == "fine" and found["adapter"][0]["text"].endswith(".so")
 
 
+def test_pinned_memory_that_was_not_built(examine, simulation_library, tmp_path):
+    assert "pinned memory" not in examine("--sim", "1GiB", nursed=True)[1]
+    assert examine("--sim", "1GiB", nursed=True, CENOTE_HOST="on")[1]["pinned memory"][0]["state"] == "fine"
+    less = tmp_path / "less"
+    less.mkdir()
+    for path in simulation_library.parents[1].iterdir():
+        if not path.name.startswith("libcenote_host"):
+            (less / path.name).symlink_to(path)
+    status, found = examine("--sim", "1GiB", nursed=True, CENOTE_HOST="on", CENOTE_BUILD=str(less))
+    assert status == 1 and found["pinned memory"][0]["state"] == "wrong"
+    assert "libcenote_host.so is not there: install hwloc's headers" in found["pinned memory"][0]["text"]
+
+
 def test_no_gpu(examine):
     import ctypes
     try:
