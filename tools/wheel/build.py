@@ -129,6 +129,7 @@ def compile_adapters(version: str, compiler: pathlib.Path, ready: pathlib.Path) 
     facts = runpy.run_path(str(folder / "version.py"))
     torch = adapter.Torch(facts["__version__"], facts["git_version"], facts["cuda"], True, str(folder))
     os.environ.update(CXX=shlex.quote(str(HERE / "old-g++")), CENOTE_WHEEL_CC=shlex.quote(str(compiler)), XDG_CACHE_HOME=str(WORK / "cache"))
+    adapter.SECONDS = 3600  # zig compiles its own libraries first
     for room in (adapter.ADAPTER, adapter.VALUES, adapter.NAMES):
         say(f"compiling {room.name} for PyTorch {torch.version}")
         made = adapter.opened(torch, say, room)
