@@ -160,6 +160,7 @@ def test_an_error_that_is_caught(dry):
     done, found = dry(CAUGHT, "--gpu", "3GiB")
     assert done.returncode == 4 and found["caught"] and found["out_of_memory"] >= 1 and found["steps"] == 5
     assert "fits after it caught an out of memory: memory ran out in step 1" in done.stdout
+    assert "without that error it needs at least" in done.stdout and "make it fit" not in done.stdout
     assert "the error was caught" in done.stdout and "5 steps" in done.stdout
 
 
@@ -251,6 +252,20 @@ def test_a_killed_program_has_told_what_it_knew(dry):
     done, found = dry(code, "--gpu", "2GiB")
     assert done.returncode == 1 and "at train.py:4" in done.stdout and "then the program was killed by SIGKILL" in done.stdout
     assert found["failure"]["bytes"] >= 9 << 30
+
+
+def test_what_a_program_leaves_behind_ends(dry, tmp_path):
+    """As the workers of torch.compile, which wrote to the folder of the run while it was taken away: there was no verdict, but exit status 2."""
+    code = """
+        import subprocess, sys, torch
+        write = "import os, sys, time\\nwhile True: open(os.path.join(os.environ['CENOTE_DRY_RUN'], f'{time.monotonic_ns()}'), 'w').close()"
+        left = subprocess.Popen([sys.executable, "-S", "-c", write])
+        torch.ones(1 << 20, device="cuda")
+        print("left", left.pid)
+    """
+    done, found = dry(code, "--gpu", "2GiB")
+    assert done.returncode == 0 and found["verdict"] == "fits", done.stderr
+    assert not os.path.exists(f"/proc/{done.stdout.split()[1]}")
 
 
 def test_no_more_than_the_largest_gpu(dry):

@@ -155,6 +155,30 @@ def test_search_counts_it_as_fit(dry):  # noqa: F811
     assert done.returncode == 6 and found["largest"] == 2048 and "grows 8.0 MiB a step" in done.stdout, done.stdout
 
 
+@pytest.mark.torch
+@pytest.mark.simulation
+@pytest.mark.parametrize("clears", [True, False])
+def test_what_grew_in_an_evaluation_and_is_gone(dry, clears):  # noqa: F811
+    """It is no growth of a program that ran to its end. In a dry run of Lightning's Trainer the batches of a validation were called so."""
+    done, _ = dry(f"""
+        import torch
+        model = torch.nn.Linear(1024, 1024).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        kept = []
+        for epoch in range(3):
+            for step in range(4):
+                model.train()(torch.randn(64, 1024, device="cuda")).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            with torch.no_grad():
+                for step in range(12):
+                    kept.append(model.eval()(torch.randn(512, 1024, device="cuda")))
+            if {clears}:
+                kept.clear()
+    """, "--gpu", "2GiB", "--steps", "0")
+    assert done.returncode == 0 and ("a step, held by list `kept`" in done.stdout) != clears, done.stdout
+
+
 # --- what was seen
 
 PHASES = """
@@ -202,6 +226,26 @@ def test_what_was_seen(dry, allocator):  # noqa: F811
     evaluation, saving = (seen[name]["peaks"]["0"] for name in ("evaluation", "saving"))
     assert seen["evaluation"]["times"] == seen["saving"]["times"] == seen["epochs"] == 1
     assert f"the program's peak: {evaluation}\n" in done.stdout and 100 * MIB < saving < evaluation
+
+
+@pytest.mark.torch
+@pytest.mark.simulation
+def test_an_epoch_ends_with_its_last_batch(dry):  # noqa: F811
+    """Lightning asks a DataLoader for as many batches as there are, and for none beyond. The last epoch ends with the program."""
+    code = """
+        import itertools, torch
+        model = torch.nn.Linear(64, 64).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        data = torch.utils.data.DataLoader(torch.empty(3, 64), batch_size=1)
+        for epoch in range(2):
+            for x in itertools.islice(data, len(data)):
+                model(x.cuda()).sum().backward()
+                optimizer.step()
+    """
+    done, found = dry(code, "--gpu", "2GiB", "--steps", "0")
+    assert done.returncode == 0 and found["processes"][0]["seen"]["epochs"] == 2 and "the end of 2 epochs" in done.stdout, done.stdout
+    done, found = dry(code, "--gpu", "2GiB", "--steps", "3")        # the last batch was given, and the program has not gone on
+    assert found["processes"][0]["seen"]["epochs"] == 0
 
 
 @pytest.mark.torch

@@ -115,6 +115,22 @@ def test_sizes_by_option(dry):  # noqa: F811
         assert done.stdout.startswith(size), (policy, done.stdout)
 
 
+@pytest.mark.parametrize("policy", ["zero", "typical", "largest"])
+def test_no_loss_is_infinite(dry, policy):  # noqa: F811
+    """What is computed from plausible values may divide by zero, and training programs end at the first loss that is not finite."""
+    done, _ = dry("""
+        import math, torch
+        w = torch.randn(2048, 2048, device="cuda")
+        few = (w @ w)[:8, :8].contiguous()
+        losses = [(few - few).div(few - few).mean(), (few - few).log().sum(), (few.abs() / 0).amax(), few.clone().sub_(few).div_(few - few).mean(),
+                  torch.nn.functional.mse_loss((few - few).log(), few)]
+        assert all(math.isfinite(loss.item()) for loss in losses), losses
+        assert not few.clone().sub_(few).div_(few - few).isnan().any()
+        print("finite")
+    """, "--gpu", "2GiB", "--unknown", policy)
+    assert "finite" in done.stdout, done.stdout + done.stderr
+
+
 DEPENDS = {
     "a count": """
     import torch

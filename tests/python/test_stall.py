@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from cenote.fit import stall
+from cenote.native import adapter
 
 LISTENS = """
 import faulthandler, sys, threading
@@ -49,6 +50,12 @@ def test_a_process_tells_where_its_main_thread_is_while_another_computes(started
         assert "wait" in [frame.function for frame in stall.asked(child.pid, path)]
     place, = stall.where(tmp_path)
     assert place.startswith(f"process {child.pid} is at <string>:10 in wait") and child.poll() is None
+
+
+def test_a_process_that_compiles_for_cenote_says_so():
+    own = stall.Frame("/home/train.py", 1, "<module>")
+    compiles = [stall.Frame("/usr/lib/python3/selectors.py", 415, "select"), stall.Frame(adapter.__file__, 230, "run"), own]
+    assert "cenote compiles a library for this PyTorch" in stall.place(compiles) and "train.py:1" in stall.place([own])
 
 
 def test_a_process_that_does_not_listen_is_left_alone(started, tmp_path):

@@ -190,6 +190,20 @@ KNOWN = SAME + """
         torch.cat([numbers(device, 2), numbers(device, 3)], out=joined[1:])
         return [halves.tolist(), columns.tolist(), first, long.sum().item(), joined[1:].tolist()]
     @same
+    def by_an_index(device):
+        lengths = torch.tensor([3, 9, 1, 7]).to(device)
+        order = lengths.argsort(descending=True)
+        back = torch.empty_like(order).scatter_(0, order, torch.arange(4, device=device))
+        rows, chosen, mask = torch.empty(4, 6, device=device), torch.empty(5, device=device), numbers(device, 5) > 2
+        rows[order] = numbers(device, 4, 6)[order]
+        chosen[mask] = numbers(device, 2)
+        chosen[~mask] = 0
+        copied = torch.empty(3, 2, device=device).index_copy_(0, torch.tensor([2, 0, 1], device=device), numbers(device, 3, 2))
+        filled = torch.empty(4, device=device).index_fill_(0, order, 5.0)
+        packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2), torch.ones(5), torch.ones(3)], enforce_sorted=False).to(device)
+        return [back.tolist(), rows.tolist(), chosen.tolist(), copied.tolist(), filled.tolist(),
+                torch.nn.utils.rnn.pad_packed_sequence(packed)[1].tolist()]
+    @same
     def counted_into(device):
         x = torch.tensor([3, 0, 2, 0, 1], device=device)
         places, chosen = torch.empty(0, dtype=torch.long, device=device), torch.empty(0, device=device)
@@ -240,6 +254,11 @@ HOSTILE = """
         x.copy_(torch.ones(4096, 4096, device="cuda").mm(torch.ones(4096, 4096, device="cuda"))[0, :4])
     def by_large_work_in_a_part(x):
         x[1:2].copy_(torch.ones(4096, 4096, device="cuda").mm(torch.ones(4096, 4096, device="cuda"))[0, :1])
+    def by_an_index(x):
+        y = torch.empty(4, device="cuda")
+        y[torch.tensor([0, 2, 3], device="cuda")] = 1.0
+        assert y[2:].tolist() == [1, 1]
+        x.set_(y.untyped_storage(), 0, (4,))
     def by_half(x):
         y = torch.empty(4, device="cuda")
         y[1:] = x[1:]
@@ -271,7 +290,7 @@ HOSTILE = """
 
     keep = []
     for write in (by_the_driver, by_a_kernel, by_a_graph, by_an_unknown_thread, by_another_name, by_a_part_of_another_name, by_large_work,
-                  by_large_work_in_a_part, by_half, by_new_memory, by_a_later_upload):
+                  by_large_work_in_a_part, by_an_index, by_half, by_new_memory, by_a_later_upload):
         x = fresh()
         write(x)
         x.tolist()
@@ -288,7 +307,57 @@ def test_what_was_written_unseen_is_not_known(dry):  # noqa: F811
     done, found = dry(HOSTILE, "--gpu", "2GiB", "--steps", "0")
     assert done.returncode == 0, done.stdout + done.stderr
     reads = [(row["line"], row["times"]) for row in found["unknown_reads"]]
-    assert reads == [(line_of(HOSTILE, "x.tolist()"), 11), (line_of(HOSTILE, "x[3].item()") + 1, 1)] and found["known_reads"] == 3
+    assert reads == [(line_of(HOSTILE, "x.tolist()"), 12), (line_of(HOSTILE, "x[3].item()") + 1, 1)] and found["known_reads"] == 4
+
+
+FORGOTTEN = """
+    import ctypes, torch
+    kernel = lambda: ctypes.CDLL("libcuda.so.1").sim_launch_kernel(None, None)      # as one of Triton's: it may write anywhere
+    weight, losses, numbers = torch.randn(2048, 2048, device="cuda"), [], []
+    static = torch.zeros((), device="cuda")
+    for step in range(30):
+        logits = (weight @ weight)[:64, :1000]
+        loss = torch.nn.functional.cross_entropy(logits, torch.zeros(64, dtype=torch.long, device="cuda"))
+        token, part = logits.argmax(-1), loss / 4
+        kernel()
+        losses.append(loss.item())
+        assert 333 <= token.min().item() and token.max().item() < 666
+        kernel()
+        assert 0 < part.item() < 3
+        numbers.append(static.item())           # what a graph or a compiled function may have made
+        assert numbers[-1] == static.item()
+    for falls in (losses, numbers):
+        assert all(one > other > 0 for one, other in zip(falls, falls[1:])), falls
+    assert 6 < losses[0] < 8
+
+    class Kernel(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            kernel()
+            return x * 2
+        @staticmethod
+        def backward(ctx, gradient):
+            kernel()
+            return gradient * 2
+    labels = torch.arange(64).reshape(4, 16).cuda() % 7         # a loss of the answers alone: the mask chooses in forward and in backward
+    hidden = torch.ones(4, 16, 256, device="cuda", requires_grad=True)
+    chosen = Kernel.apply(hidden[labels != 0])
+    kernel()
+    assert len(chosen) == len(hidden[labels != 0]) == 54 and (labels != 0).sum().item() == 54
+    chosen.sum().backward()
+    buffer = torch.zeros(64, device="cuda")
+    kernel()                                                    # into the buffer, for all that is known
+    assert buffer.sum().item() > 0
+    print("forgotten, and plausible")
+"""
+
+
+def test_what_is_forgotten_keeps_what_it_is_like(dry):  # noqa: F811
+    """Rule V16: a program with kernels of its own reads its loss after them, and the token that it has chosen."""
+    done, found = dry(FORGOTTEN, "--gpu", "2GiB", "--steps", "0")
+    assert "forgotten, and plausible" in done.stdout, done.stdout + done.stderr
+    kinds = {row["line"]: row["kind"] for row in found["unknown_reads"]}
+    assert kinds[line_of(FORGOTTEN, "losses.append(loss.item())")] == "loss" and kinds[line_of(FORGOTTEN, "numbers.append(")] == "number"
 
 
 def test_what_is_captured_is_not_done(dry):  # noqa: F811

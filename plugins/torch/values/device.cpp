@@ -86,7 +86,10 @@ void forget_unexplained()
             return;
         }
         for (uint64_t i = 0; i < told; i++)
-            tape_forget_range(ranges[i].from, ranges[i].to);
+            if (ranges[i].from || ranges[i].to != UINT64_MAX)
+                tape_forget_range(ranges[i].from, ranges[i].to);
+            else
+                tape_forget_all();
         forgotten += told;
     }
 }

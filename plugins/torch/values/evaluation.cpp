@@ -17,6 +17,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 
+#include <cmath>
 #include <unordered_map>
 
 namespace cenote_values
@@ -196,7 +197,7 @@ static void keep(const Result &r, const at::Tensor &got, bool is_known)
     if (!v || v->bytes.defined())
         return;
     TORCH_CHECK(got.sizes() == c10::IntArrayRef(r.sizes), "another size on the CPU");
-    at::Tensor value = got;
+    at::Tensor value = is_known || !got.is_floating_point() ? got : got.nan_to_num(0, INFINITY, -INFINITY); /* no NaN is plausible */
     if (!is_known && v->falls)
         let_fall(value, *v);
     auto bytes = at::zeros({v->size}, at::kByte);
@@ -206,6 +207,12 @@ static void keep(const Result &r, const at::Tensor &got, bool is_known)
         lose(*v);
 }
 
+static at::Tensor view_as_numbers(const Version &v)
+{
+    auto width = static_cast<int64_t>(c10::elementSize(v.type));
+    return at::empty({0}, at::TensorOptions().dtype(v.type)).set_(v.bytes.storage(), 0, {v.size / width}, {1});
+}
+
 /* A version after the call that wrote to `before`. The operator can have given its storage another size. */
 static void keep_written(const Call &call, const Version &before, Version &v, const at::Tensor &bytes, bool is_known)
 {
@@ -213,6 +220,8 @@ static void keep_written(const Call &call, const Version &before, Version &v, co
     v.bytes = v.size == before.size ? bytes : at::empty({0}, at::kByte).set_(bytes.storage(), 0, {v.size}, {1});
     if (before.is_lost || (call.is_known && !is_known))
         lose(v);
+    if (!is_known && v.unknown.empty() && c10::isFloatingType(v.type))
+        view_as_numbers(v).nan_to_num_(0, INFINITY, -INFINITY);
 }
 
 static const at::Tensor tensor_in(const c10::IValue &value, int element)
@@ -247,6 +256,36 @@ bool compute_now(Call &call, Stack &out, bool &is_known)
         Buffers buffers;
         out = compute(call, buffers, is_known);
         return true;
+    } catch (const std::exception &) {
+        return false;
+    }
+}
+
+static at::Tensor all_true(c10::IntArrayRef sizes)
+{
+    return at::ones(sizes, at::kBool);
+}
+
+/* The call is made with a mask in place of what it writes to, and with true in place of what it writes. */
+bool compute_places(const Call &call, at::Tensor &mask)
+{
+    OnCpu guard;
+    try {
+        Buffers none;
+        Stack stack = call.arguments;
+        const auto &arguments = call.handle.schema().arguments();
+        auto is_source = [&](size_t i) { return arguments[i].name() == "src" || arguments[i].name() == "source" || arguments[i].name().rfind("value", 0) == 0; };
+        for (size_t i = 0; i < stack.size(); i++)
+            if (is_source(i))
+                stack[i] = stack[i].isScalar() ? c10::IValue(at::Scalar(true)) : stack[i].isTensor() ? c10::IValue(all_true(stack[i].toTensor().sizes())) : stack[i];
+        for (const auto &o : call.operands) {
+            if (o.is_written)
+                mask = at::zeros({o.version->size / static_cast<int64_t>(c10::elementSize(o.type))}, at::kBool);
+            bool is_given = !o.is_written && !is_source(static_cast<size_t>(o.argument));
+            put_argument(stack, call, o, o.is_written ? mask.as_strided(o.sizes, o.strides, o.offset) : is_given ? value_in(o, none).tensor : all_true(o.sizes));
+        }
+        call.handle.callBoxed(&stack);
+        return mask.defined();
     } catch (const std::exception &) {
         return false;
     }

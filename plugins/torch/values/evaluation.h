@@ -26,6 +26,8 @@ struct Value {
 
 Value value_of(const at::Tensor &tensor);    /* the program looks at it */
 Value value_in_memory(const Operand &o, const Version &upload); /* of the same storage; what was written there since is not seen */
+/* Where an index says that the call writes: a mask of the storage's elements. */
+bool compute_places(const Call &call, at::Tensor &mask);
 /* All results of a call that was not recorded, after its arguments on the stack; false: it cannot be computed. */
 bool compute_now(Call &call, torch::jit::Stack &out, bool &is_known);
 void evaluate(Version &version);

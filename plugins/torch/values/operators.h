@@ -33,6 +33,7 @@ struct Operator {
     bool is_product = false;        /* of matrices */
     bool is_random = false;
     bool replaces = false;          /* what it writes does not depend on what was there */
+    bool places = false;            /* writes where an index says, whatever was there */
     bool keeps = false;             /* of an optimizer: unknown values stay what they were */
     bool falls = false;             /* a loss or a distance, if it makes one number */
     bool is_truth = false;          /* the result says yes or no */

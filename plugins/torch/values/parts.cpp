@@ -94,14 +94,32 @@ bool fills_part(const Operator &what, const at::Tensor &part)
     return what.replaces && spans_of(operand_of(part, 0, -1, true), spans);
 }
 
-void know_after(Version &after, const Version &before, const Operand &written, bool is_known)
+Spans spans_of_true(const at::Tensor &places, int64_t width)
+{
+    Spans made;
+    const bool *at = places.const_data_ptr<bool>();
+    for (int64_t i = 0, n = places.numel(); i < n; i++) {
+        if (!at[i])
+            continue;
+        int64_t from = i;
+        while (i < n && at[i])
+            i++;
+        made.push_back({from * width, i * width});
+        if (made.size() > SPANS_MOST)
+            return {};
+    }
+    return made;
+}
+
+/* `places`: what was written of the view, if an index says so. */
+void know_after(Version &after, const Version &before, const Operand &written, bool is_known, const Spans *places)
 {
     Spans spans, unknown = before.unknown;
     bool can = spans_of(written, spans);
     if (!before.is_known && unknown.empty())
         unknown.push_back({0, before.size});
     if (is_known && written.is_filled && can)
-        unknown = without(unknown, spans);
+        unknown = without(unknown, places ? *places : spans);
     if (!is_known && can) {
         unknown.insert(unknown.end(), spans.begin(), spans.end());
         unknown = in_order(std::move(unknown));

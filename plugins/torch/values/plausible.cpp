@@ -173,6 +173,19 @@ void describe_plausible(Version &v, const Operator &what, size_t place, const at
         v.scale = static_cast<float>(loss_scale(what, place, result, arguments));
 }
 
+/* One number that a program reads is mostly a loss or a norm, which a compiled function, a graph or a kernel of its own has made. */
+void describe_unseen(Version &v, c10::ScalarType type)
+{
+    v.type = type;
+    if (!c10::isFloatingType(type) || v.size != static_cast<int64_t>(c10::elementSize(type)))
+        return;
+    v.falls = v.is_made_up = true;
+    v.fill = Fill::loss;
+    v.scale = 0.5;
+    v.row = 1;
+    v.lineage = std::hash<std::string>()("unseen") + static_cast<uint64_t>(v.size);
+}
+
 /* A version is computed whole, without its shape: the rows that it had. */
 static at::Tensor in_rows(const Version &v, const at::Tensor &t)
 {
@@ -276,14 +289,16 @@ static double next_of(Course &c, bool is_half, bool is_match)
 /* Each unknown loss or distance that the program looks at is smaller than the last one of its lineage, until it turns. Right answers become more. */
 void let_fall(at::Tensor &number, const Version &v)
 {
-    if (policy == Policy::zero)
+    if (policy == Policy::zero) {
+        number = number.is_floating_point() ? number.nan_to_num(0, 0, 0) : number;
         return;
+    }
     Course &course = courses[v.lineage];
     if (!number.is_floating_point() && (!v.matches || course.rounds++ < ROUNDS || chosen_by.count(v.matches)))
         return;
     double by = next_of(course, number.scalar_type() == at::kHalf, v.is_match);
     if (!v.is_match) {
-        number = (course.rises ? number.abs() : number).mul(by);
+        number = number.abs().nan_to_num(v.scale, v.scale, v.scale).mul(by); /* and finite */
         return;
     }
     auto of = number.item<double>(), all = std::max(static_cast<double>(std::max<int64_t>(v.range, 1)), of);

@@ -20,6 +20,7 @@ struct Shape {
 
 void describe_plausible(Version &version, const Operator &what, size_t place, const at::Tensor &result, const std::vector<Shape> &arguments,
                         const Version *first, bool is_itself);
+void describe_unseen(Version &version, c10::ScalarType type);   /* of what no operator has made */
 at::Tensor plausible(const Version &version, c10::IntArrayRef sizes, c10::ScalarType type, uint64_t variation);
 void let_fall(at::Tensor &number, const Version &version);
 void note_choice(const Version &mask);      /* the program has chosen by it, or by how many it says yes to */

@@ -100,6 +100,14 @@ private:
     bool before_;
 };
 
+/* What no operator has made has the same values until something may have written there. */
+static void meet(const at::Tensor &t)
+{
+    int64_t shift;
+    if (!tape_look(t, shift))
+        read_version(t, UNKNOWN_MOST);
+}
+
 static Kind kind_of(const at::Tensor &t)
 {
     int64_t shift;
@@ -118,6 +126,7 @@ static void read_scalar(const Seen &seen, c10::DispatchKeySet keys, bool is_inne
         const at::Tensor &t = seen.argument(0).toTensor();
         if (is_inner && !tape_find(t.storage()))
             return;
+        meet(t);
         kind = kind_of(t);
         value = value_of(t);
     });
@@ -198,6 +207,7 @@ static Copied value_to_copy(const at::Tensor &from, const at::Tensor &to)
 {
     std::lock_guard<std::mutex> hold(tape_lock);
     forget_unexplained();
+    meet(from);
     Operand o = operand_of(from, 0, -1, false);
     VersionP v = o.version, upload = v && v->same ? v->same : v;
     bool as_it_is = copies_bytes(from, to) && !o.is_conj && !o.is_neg;

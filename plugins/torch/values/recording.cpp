@@ -27,6 +27,7 @@ namespace cenote_values
 static constexpr int64_t PRODUCT_MOST = 4 << 20; /* multiplications of a product of matrices that is computed. Chosen. */
 static constexpr int64_t LINEAR_MOST = 64 << 10;  /* bytes of known matrices that are inverted, factored and so on. Chosen. */
 static constexpr int64_t SMALL_MOST = 64 << 10;   /* bytes in memory that are read as soon as a call has them. Chosen. */
+static constexpr int64_t PLACED_MOST = 1 << 20;    /* bytes of a storage to which an index says what is written. Chosen. */
 static constexpr int64_t EXCHANGED_MOST = 1 << 20; /* bytes that the simulated NCCL really moves */
 
 static int capturing; /* graphs: what is captured is not done */
@@ -45,6 +46,15 @@ uint64_t recorded()
 static bool is_float(const at::Tensor &t)
 {
     return t.is_floating_point() || t.is_complex();
+}
+
+/* All that the call writes there is known if its other arguments are. */
+static bool writes_all(const Seen &seen, const at::Tensor &t)
+{
+    if (!seen.what.places)
+        return fills_part(seen.what, t);
+    bool adds = seen.count > 3 && seen.argument(3).isBool() && seen.argument(3).toBool();
+    return !adds && static_cast<int64_t>(t.storage().nbytes()) <= PLACED_MOST;
 }
 
 static int64_t product_size(const Seen &seen)
@@ -99,7 +109,7 @@ static void weigh_tensor(Weight &w, Effect &e, const Seen &seen, const at::Tenso
     w.has_free_mask |= v && is_free_mask(*v);
     w.bytes += static_cast<int64_t>(writes ? t.storage().nbytes() : t.nbytes());
     e.inputs.push_back(t.storage().unsafeGetStorageImpl());
-    if (!blank && t.numel() && !(writes && fills_part(seen.what, t)))
+    if (!blank && t.numel() && !(writes && writes_all(seen, t)))
         w.is_known &= v && knows(*v, operand_of(t, 0, -1, writes));
     if (v && !blank && !e.like && !is_large_upload(*v))
         e.like = v;
@@ -204,14 +214,14 @@ static VersionP blank(int64_t size, c10::ScalarType type)
 }
 
 /* The version that an operand reads. A small storage without one gets one, so that all who ask see the same values. */
-static VersionP read_version(const at::Tensor &t, int64_t most)
+VersionP read_version(const at::Tensor &t, int64_t most)
 {
     VersionP v = tape_version(t.storage());
     auto size = static_cast<int64_t>(t.storage().nbytes());
     if (v || size > most || !size)
         return v;
     v = new_version(size);
-    v->type = t.scalar_type();
+    describe_unseen(*v, t.scalar_type());
     tape_put(t.storage(), v);
     return v;
 }
@@ -230,7 +240,7 @@ std::shared_ptr<Call> call_of(const Seen &seen)
             bool is_blank = writes && seen.what.replaces && covers_storage(t);
             if (is_blank)
                 o.version = blank(static_cast<int64_t>(t.storage().nbytes()), t.scalar_type());
-            o.is_filled = writes && !is_blank && fills_part(seen.what, t);
+            o.is_filled = writes && !is_blank && writes_all(seen, t);
             if (!o.version)
                 o.version = read_version(t, o.is_filled ? KNOWN_MOST : UNKNOWN_MOST);
             VersionP &v = o.version; /* V13 */
@@ -365,6 +375,16 @@ void hand_on(const at::Tensor &t)
     });
 }
 
+static void know_written(Version &after, const Operand &o, const Effect &e)
+{
+    bool is_placed = e.call->what.places && o.is_filled && e.is_known && !o.version->is_known;
+    Spans places;
+    at::Tensor mask;
+    if (is_placed && compute_places(*e.call, mask))
+        places = spans_of_true(mask, static_cast<int64_t>(c10::elementSize(o.type)));
+    know_after(after, *o.version, o, e.is_known, is_placed ? &places : nullptr);
+}
+
 static void apply_write(const Seen &seen, Effect &e, Effect::Write &w)
 {
     auto size = static_cast<int64_t>(w.storage.nbytes());
@@ -384,7 +404,7 @@ static void apply_write(const Seen &seen, Effect &e, Effect::Write &w)
         if (is_resized)
             v->is_known = e.is_known;
         else
-            know_after(*v, *o.version, o, e.is_known);
+            know_written(*v, o, e);
         v->type = w.type;
         v->is_match = seen.what.is_match || (seen.what.moves && e.like && e.like->is_match);
         v->lineage = e.like ? e.like->lineage : 0;

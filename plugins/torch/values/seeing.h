@@ -81,11 +81,12 @@ template <class F> bool guarded(F look)
 
 void run(const Seen &seen, c10::DispatchKeySet keys);
 
-/* recording.cpp. LOCKING: the tape's lock for the first three and write_out. */
+/* recording.cpp. LOCKING: the tape's lock for the first three, read_version and write_out. */
 Effect   effect_of(const Seen &seen);
 void     apply(const Seen &seen, Effect &effect);
 void     fail(Effect &effect);      /* the operator has thrown */
 std::shared_ptr<Call> call_of(const Seen &seen);
+VersionP read_version(const at::Tensor &tensor, int64_t most);
 void     write_out(const Seen &seen);
 void     hand_on(const at::Tensor &tensor);    /* takes the lock */
 void     set_capturing(bool on);

@@ -8,6 +8,9 @@
  * able to be. What is written past the operators (a kernel of the program's, a replay, a collective, another process, another storage over the
  * same memory) forgets the versions that it could have touched.
  *
+ * Rule V16: what is forgotten because something unseen could have written anywhere keeps its values, as plausible ones: a mask has one count, whatever
+ * kernels run between two questions. What was made up is made up again, in the same way.
+ *
  * Rule V13: a version whose bytes are only in the device's memory is read before an operator writes there, and lost if its storage ends, or something
  * unseen writes.
  *
@@ -18,6 +21,7 @@
  */
 #include "tape.h"
 
+#include "evaluation.h"
 #include "parts.h"
 
 #include <c10/util/flat_hash_map.h>
@@ -50,6 +54,8 @@ struct Entry {
 
 static ska::flat_hash_map<c10::StorageImpl *, Entry> table;
 static std::map<uintptr_t, c10::StorageImpl *> by_address;  /* the same entries: no two of them overlap */
+static ska::flat_hash_map<c10::StorageImpl *, Entry> remains; /* of entries that were forgotten: none of them is in `table` */
+static size_t sweep_remains_at = 4096;
 static size_t sweep_at = 4096;                              /* entries, of which many may be of storages that are gone. Chosen. */
 static uint64_t numbers;
 static std::atomic<int64_t> held_bytes; /* calls can end with a thread of the program's */
@@ -147,6 +153,47 @@ static void erase(ska::flat_hash_map<c10::StorageImpl *, Entry>::iterator found)
     table.erase(found);
 }
 
+/* As the version, with other values. */
+static VersionP another(const Version &v)
+{
+    VersionP made = new_version(v.size);
+    made->range = v.range;
+    made->row = v.row;
+    made->unit = v.unit;
+    made->lineage = v.lineage;
+    made->matches = v.matches;
+    made->scale = v.scale;
+    made->fill = v.fill;
+    made->type = v.type;
+    made->falls = v.falls;
+    made->is_match = v.is_match;
+    made->is_loss = v.is_loss;
+    made->is_made_up = v.is_made_up;
+    return made;
+}
+
+/* V16: what is plausible where something unseen may have written. NULL: any values. */
+static VersionP left_of(const VersionP &v)
+{
+    if (!v->is_known && v->unknown.empty()) /* what was made up may be made again, by a graph; but one mask has one count (V10) */
+        return v->is_made_up && v->type != at::kBool ? another(*v) : v;
+    if (v->size > (c10::isIntegralType(v->type, true) ? KNOWN_MOST : UNKNOWN_MOST) || v->fill == Fill::zero) /* zeros are there to be written to */
+        return nullptr;
+    if (v->memory && !v->bytes.defined())
+        evaluate(*v);
+    VersionP made = another(*v);
+    made->same = v->same ? v->same : v;
+    made->depth = made->same->bytes.defined() ? 0 : made->same->depth;
+    return made;
+}
+
+static void sweep_remains()
+{
+    for (auto each = remains.begin(); each != remains.end();)
+        each = each->second.storage.expired() ? remains.erase(each) : std::next(each);
+    sweep_remains_at = std::max<size_t>(4096, remains.size() * 2);
+}
+
 static void sweep()
 {
     std::vector<c10::StorageImpl *> gone;
@@ -163,16 +210,32 @@ static bool is_current(const Entry &entry, const c10::Storage &storage)
     return entry.size == storage.nbytes() && entry.at == storage.data();
 }
 
+/* What is left of an entry becomes one when it is looked at: from then on it has values. */
+static Entry *entry_of(const c10::Storage &storage)
+{
+    auto *key = storage.unsafeGetStorageImpl();
+    auto found = table.find(key);
+    if (found == table.end()) {
+        auto left = remains.find(key);
+        if (left == remains.end())
+            return nullptr;
+        if (is_current(left->second, storage))
+            tape_put(storage, VersionP(left->second.version));
+        found = table.find(key);
+    }
+    return found != table.end() && is_current(found->second, storage) ? &found->second : nullptr;
+}
+
 Version *tape_find(const c10::Storage &storage)
 {
-    auto found = table.find(storage.unsafeGetStorageImpl());
-    return found != table.end() && is_current(found->second, storage) ? found->second.version.get() : nullptr;
+    Entry *found = entry_of(storage);
+    return found ? found->version.get() : nullptr;
 }
 
 VersionP tape_version(const c10::Storage &storage)
 {
-    auto found = table.find(storage.unsafeGetStorageImpl());
-    return found != table.end() && is_current(found->second, storage) ? found->second.version : nullptr;
+    Entry *found = entry_of(storage);
+    return found ? found->version : nullptr;
 }
 
 static VersionP holder(const c10::Storage &storage, int64_t &offset)
@@ -211,6 +274,7 @@ void tape_put(const c10::Storage &storage, VersionP version)
         return;
     forget_others(storage);
     auto *key = storage.unsafeGetStorageImpl();
+    remains.erase(key);
     auto found = table.find(key);
     if (found != table.end() && version && is_current(found->second, storage)) {
         found->second.version = std::move(version);
@@ -240,7 +304,15 @@ void tape_forget_range(uintptr_t from, uintptr_t to)
 
 void tape_forget_all()
 {
+    std::vector<std::pair<c10::StorageImpl *, Entry>> left;
+    for (auto &each : table)
+        if (VersionP version = each.second.storage.expired() ? nullptr : left_of(each.second.version))
+            left.emplace_back(each.first, Entry{each.second.storage, std::move(version), each.second.size, each.second.at});
     tape_forget_range(0, UINTPTR_MAX);
+    if (remains.size() + left.size() >= sweep_remains_at)
+        sweep_remains();
+    for (auto &each : left)
+        remains.insert_or_assign(each.first, std::move(each.second));
 }
 
 size_t tape_size()

@@ -14,7 +14,10 @@ from typing import Any, Iterable, Iterator, NamedTuple, Optional
 
 MUTATORS = ("append", "appendleft", "add", "extend", "insert", "put", "setdefault", "update", "push", "copy_")
 OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+# Parts of paths. The last ones are of files that torch.compile has written.
+COMPILED = os.environ.get("TORCHINDUCTOR_CACHE_DIR", "")
+INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}", f"{os.sep}torchinductor_",
+             *([os.path.join(os.path.abspath(COMPILED), "")] if COMPILED else []))
 PYTHON = tuple({os.path.abspath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")})
 
 
@@ -60,7 +63,7 @@ def is_ours(file: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def is_library(file: str) -> bool:
-    """Python itself, an installed package, or cenote."""
+    """Python itself, an installed package, what torch.compile has written, or cenote."""
     if file.startswith("<") and file.endswith(">") and file not in ("<stdin>", "<string>", "<console>") and not file.startswith("<ipython"):
         return file.startswith(("<frozen", "<__array_function__"))
     path = os.path.abspath(file)

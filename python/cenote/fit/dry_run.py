@@ -185,13 +185,14 @@ class Stage:
 
     def watched(self, start: Callable[[dict[str, str], Any], Run], capacity: int, allocator: str, variables: dict[str, str],
                 asked: Optional[tuple[ranks.Job, list[str]]], is_shown: bool = False) -> Outcome:
-        with tempfile.TemporaryDirectory(prefix="cenote-dry-") as folder, tempfile.TemporaryFile() as output:
+        with tempfile.TemporaryDirectory(prefix="cenote-dry-", ignore_cleanup_errors=True) as folder, tempfile.TemporaryFile() as output:
             variables = {**variables, environment.DRY_RUN: folder}
             with Keeper(folder) as keeper:
                 child = start(variables, None if is_shown else output)
                 keeper.began(child.pid)
                 status, stopped = execute(child, folder, self.options.timeout)
-                if asked or status < 0:  # what started the ranks may have been killed
+                leaves_copy = self.runs == 1 and self.copies is not None and self.copies.has_one()
+                if not leaves_copy:  # workers of a compiler, which a program leaves behind, write to the folder as they end
                     processes.end(folder)
             reports = read_reports(folder)
             output.seek(max(output.tell() - TAIL, 0))

@@ -148,6 +148,7 @@ def late_lines(reports: Sequence[dict[str, Any]]) -> list[str]:
 
 
 STEPS_LEAST = 5  # of inside/rise.py
+LEAST = 64 << 10  # bytes, of holders/growth.py
 
 
 def unknown_lines(reports: Sequence[dict[str, Any]], steps: int, was_ended: bool) -> list[str]:
@@ -160,11 +161,17 @@ def unknown_lines(reports: Sequence[dict[str, Any]], steps: int, was_ended: bool
     return []
 
 
+def rose(growth: dict[str, Any]) -> bool:
+    """Whether more was live after the last step of an optimizer than in the middle. If not, what grew (in an evaluation) is gone."""
+    all_live = [one["live"] for one in growth.get("series", {}).values()]
+    return not any(len(live) >= STEPS_LEAST for live in all_live) or any(live and live[-1] - live[len(live) // 2] >= LEAST for live in all_live)
+
+
 def told_lines(reports: Sequence[dict[str, Any]]) -> list[str]:
     """What grew in a program that ran to its end, or in which no optimizer steps: there a call of a model is a step. And histories of autograd that
     grow in the host's memory alone."""
     growths = [report["growth"] for report in reports if report.get("growth")]
-    causes = [cause for growth in growths for cause in (*growth.get("told", []), *growth.get("host", []))]
+    causes = [cause for growth in growths for cause in (*(growth.get("told", []) if rose(growth) else ()), *growth.get("host", []))]
     return [line for cause in sorted(causes, key=lambda cause: -int(cause["per_step"]))[:CAUSES_MAX] for line in lines_of_cause(cause)]
 
 

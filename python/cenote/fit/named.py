@@ -25,7 +25,7 @@ def where(row: dict[str, Any]) -> str:
     if row["kind"] in ("parameters", "gradients", "optimizer state", "buffers") or row["name"].endswith(row["line"]):
         return ""
     inside = f", inside {short(row['library'])}" if row["library"] else ""
-    return f", at {row['line']}{inside}" if row["line"] else ""
+    return f", at {short(row['line'])}{inside}" if row["line"] else ""
 
 
 def short(line: str) -> str:

@@ -17,6 +17,7 @@ ENDING, ASK = environment.DRY_STACKS, environment.DRY_ASK
 ANSWER = 5  # s that a process has to write its stack: it may be stopped, or wait for a disk
 STILL = 0.1  # s without a write: the stack is whole
 TAIL = 1 << 16  # bytes that are read: the last stacks are in them
+COMPILES = os.path.join("native", "adapter.py")
 FRAME = re.compile(r'  File "(.*)", line (\d+)(?: in (.*))?')
 
 
@@ -77,6 +78,8 @@ def does(pid: int) -> str:
 
 
 def place(stack: list[Frame]) -> str:
+    if any(source.is_ours(frame.file) and frame.file.endswith(COMPILES) for frame in stack):
+        return "about to begin: cenote compiles a library for this PyTorch, which it does once"
     own = next((frame for frame in stack if not source.is_library(frame.file)), None)
     inner = stack[0]
     if own is None:

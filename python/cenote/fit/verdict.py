@@ -372,7 +372,9 @@ def needs_lines(outcome: Outcome, largest: Optional[Outcome]) -> list[str]:
     if largest.verdict == "unknown":
         return [f"  what it needs is not known: on a GPU of {name} {why_unknown(largest)}"]
     least, capacity = largest.least_needed(), outcome.capacity
-    if least > capacity:
+    if outcome.was_caught:
+        first = f"  without that error it needs at least {size(least)}, {size(max(least - capacity, 0))} more than there is"
+    elif least > capacity:
         first = f"  needs at least {size(least)}: {size(least - capacity)} missing"
     else:
         first = f"  needs at least {size(least)}, which is less than {size(capacity)}: what is missing is lost between blocks"
@@ -385,7 +387,7 @@ def needs_lines(outcome: Outcome, largest: Optional[Outcome]) -> list[str]:
 def allocator_lines(outcome: Outcome, largest: Optional[Outcome], others: Sequence[Outcome]) -> list[str]:
     if not others:
         if outcome.failure is not None and largest is not None and largest.fits:
-            return ["  no allocator would make it fit: that much is live at one time"]
+            return [f"  no allocator would {'spare it the error' if outcome.was_caught else 'make it fit'}: that much is live at one time"]
         return []
     rows = [f"    {one.allocator:<15} {WORDS[one.verdict]}: {brief(one)}" for one in (outcome, *others)]
     fitting = [one.allocator for one in (outcome, *others) if one.fits]

@@ -265,6 +265,7 @@ class Watch:
             self.note()
         except Exception:  # a context that is lost
             pass
+        self.seen.something_begins()
         try:
             self.write("exit")
         except Exception:

@@ -19,6 +19,7 @@ late is no growth: see late_state.py.
 import functools
 import gc
 import os
+import time
 from typing import Any, Callable, Optional, Sequence
 
 from cenote.base import outputs
@@ -36,6 +37,7 @@ LAST = 3  # steps over which a figure has to rise to seem to
 PARTS = 3
 EVEN = 3  # the rise of each part is at least 1/EVEN of what it would be if all were alike
 NEARLY = 0.8  # `live` rises in this part of the steps
+SHARE = 0.1  # of the program's time may be spent on looking for causes: a server, whose caches grow with each word, has new ones all the time
 SERIES_MAX = 1000  # figures of the last steps that are kept
 LARGE = 200  # live blocks, the largest, that are looked at for a tensor that is replaced by a larger one
 SAMPLES = (4, 2, 0)  # so many steps before the last: when they are looked at
@@ -97,14 +99,17 @@ class Holders(Growth):
 
     def __init__(self, alarm: Callable[[Any], object]) -> None:
         self.tells = True
+        self.judged = 0.0  # s of the program's time
         super().__init__(alarm)
 
     def listen(self) -> list[Callable[[], Any]]:
         return []
 
     def judge(self) -> None:
-        if self.tells:
+        began = time.monotonic()
+        if self.tells and self.judged <= SHARE * (began - self.began):
             super().judge()
+            self.judged += time.monotonic() - began
 
     def search(self) -> Judge:
         found = super().search()

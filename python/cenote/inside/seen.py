@@ -5,7 +5,8 @@ Only what was observed counts:
     evaluation   the program called a model that trains, or a part of it, in eval mode
     no gradients it called such a model in training mode under torch.no_grad
     saving       torch.save, safetensors or torch.distributed.checkpoint wrote something after the first step
-    epoch        a DataLoader of PyTorch that gave batches to steps was read to its end
+    epoch        a DataLoader of PyTorch that gave batches to steps was read to its end. Lightning, which knows the length, asks for no batch beyond
+                 the last one: there the epoch is over when something is read from its beginning, or the program ends
 
 A model trains if it was called in training mode with gradients, or if an optimizer has one of its parameters. So a teacher, or the encoder of images
 in a diffusion model, which runs in eval mode in each step, is no evaluation.
@@ -101,6 +102,13 @@ class Part:
         return {"times": self.times, "peaks": self.peaks}
 
 
+def length_of(loader: Any) -> Optional[int]:
+    try:
+        return len(loader)
+    except TypeError:  # its data has none
+        return None
+
+
 def dropping_errors(method: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(method)
     def call(self: "Seen", *args: Any) -> None:
@@ -133,6 +141,8 @@ class Seen:
         self.trained: weakref.WeakSet[Any] = weakref.WeakSet()  # modules
         self.loader: Optional[weakref.ref[Any]] = None  # that gave the last batch
         self.feeding: weakref.WeakSet[Any] = weakref.WeakSet()  # loaders that gave batches to steps
+        self.given: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # batches, by the iterator
+        self.at_end: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()  # loaders, by iterators that gave their last batch
         self.epochs = 0  # how often one of these was read to its end
 
     def start(self) -> None:
@@ -218,6 +228,7 @@ class Seen:
 
         @functools.wraps(inside_iter)
         def begin(loader: Any) -> Any:
+            self.something_begins()
             batches = inside_iter(loader)
             try:
                 owners[batches] = weakref.ref(loader)
@@ -231,21 +242,33 @@ class Seen:
             try:
                 found = inside_next(batches)
             except StopIteration:
-                self.loader_ended(loader)
+                self.loader_ended(loader, batches)
                 raise
             except BaseException as error:
                 hide(error)
                 raise
             if loader is not None:
-                self.loader = weakref.ref(loader)
+                self.batch_given(loader, batches)
             return found
         replace(data.DataLoader, "__iter__", begin)
         replace(data.dataloader._BaseDataLoaderIter, "__next__", batch)
 
     @dropping_errors
-    def loader_ended(self, loader: Any) -> None:
-        if loader is not None and loader in self.feeding:
-            self.epochs += 1
+    def batch_given(self, loader: Any, batches: Any) -> None:
+        self.loader = weakref.ref(loader)
+        given = self.given[batches] = self.given.get(batches, 0) + 1
+        if given == length_of(loader):
+            self.at_end[batches] = self.loader
+
+    @dropping_errors
+    def loader_ended(self, loader: Any, batches: Any) -> None:
+        self.at_end.pop(batches, None)
+        self.epochs += loader is not None and loader in self.feeding
+
+    @dropping_errors
+    def something_begins(self) -> None:
+        for batches, loader in list(self.at_end.items()):
+            self.loader_ended(loader(), batches)
 
     # --- saving
 

@@ -55,6 +55,13 @@ def is_wrapping(module: Any, name: str) -> bool:
     return packages is not None and str(type(module).__module__).startswith(packages)
 
 
+def kind_of(module: Any) -> str:
+    """The class of the module, or of the one that a wrapper wraps."""
+    for _ in WRAPPED:
+        module = next((own_modules(module)[name] for name in WRAPPED if is_wrapping(module, name) and own_modules(module).get(name) is not None), module)
+    return type(module).__name__
+
+
 def join(*parts: str) -> str:
     return ".".join(part for part in parts if part)
 
@@ -181,7 +188,7 @@ class Naming:
 
     def root(self, module: Any) -> int:
         variable, owner, name = variable_of(module, self.module_type)
-        kind = type(owner).__name__
+        kind = kind_of(owner)
         number = next((at for at, root in enumerate(self.roots) if root.module() is owner or (root.module() is None and root.variable == variable
                                                                                              and root.kind == kind)), len(self.roots))
         before = self.roots[number].variable if number < len(self.roots) else ""

@@ -178,6 +178,9 @@ def test_names_of_wrappers_go(labels):
     parallel(batch()).sum().backward()
     assert name_of(parallel.module.layers[0].up.weight)[1].endswith("layers.0.up.weight")
     assert "module." not in name_of(parallel.module.layers[0].up.weight)[1]
+    m = torch.compile(torch.nn.Sequential(torch.nn.Linear(64, 64)).cuda(), backend="eager", dynamic=False)     # a variable that says nothing
+    m(batch()).sum().backward()
+    assert name_of(m._orig_mod[0].weight)[1] == "Sequential.0.weight"
 
 
 def test_copies_of_data_parallel(labels):
