@@ -12,6 +12,8 @@ import pytest
 from conftest import CENOTE, ROOT
 from spoken import said
 
+from cenote.launch import processes
+
 MIB = 1 << 20
 
 TRAIN = """
@@ -265,7 +267,7 @@ def test_what_a_program_leaves_behind_ends(dry, tmp_path):
     """
     done, found = dry(code, "--gpu", "2GiB")
     assert done.returncode == 0 and found["verdict"] == "fits", done.stderr
-    assert not os.path.exists(f"/proc/{done.stdout.split()[1]}")
+    assert int(done.stdout.split()[1]) not in [pid for pid, one in processes.seen().items() if not one.has_ended]
 
 
 def test_no_more_than_the_largest_gpu(dry):

@@ -259,6 +259,35 @@ def test_a_script_that_starts_its_own_ranks(dry, tmp_path):
     assert done.returncode == 3 and "the script starts rank 1 of 2 where the environment says rank 0 of 16" in said(done.stdout)
 
 
+STORE = """
+    import os, torch, torch.distributed as dist
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], 29512, size, rank == 0, wait_for_workers=True)
+    store.set(f"host of {rank}", f"node {rank // 8}")
+    assert store.get(f"host of {rank}") == b"node " + str(rank // 8).encode() and store.get("host of 5")
+    if rank == 0:
+        store.set("run", "7")
+    store.wait(["run"])
+    assert store.get("run") == b"7" and store.add("counted", 1) >= 1
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl", store=store, rank=rank, world_size=size)
+    dist.all_reduce(torch.ones(1 << 20, device="cuda"))
+    alone = dist.TCPStore("127.0.0.1", 0, 1, True)
+    alone.set("a", "b")
+    assert alone.get("a") == b"b" and alone.port > 0
+    dist.destroy_process_group()
+    open(f"opened-{rank}", "w")
+"""
+
+
+def test_a_store_of_the_programs_own(dry, tmp_path):
+    """It waited for ranks that never come."""
+    (tmp_path / "store.py").write_text(textwrap.dedent(STORE))
+    done, found = dry("--world", 16, "--rank", "0,9", "--steps", 0, "--unknown", "zero", "store.py")
+    assert done.returncode == 0 and found["verdict"] == "fits", done.stdout + done.stderr
+    assert (tmp_path / "opened-0").exists() and (tmp_path / "opened-9").exists()
+
+
 # --- waits for what no rank will do
 
 AWAITED = """

@@ -70,7 +70,7 @@ static Value plain_value(const Operand &o, Buffers &buffers)
     if (o.version->size > KNOWN_MOST || (o.version->size > UNKNOWN_MOST && o.version->is_made_up && c10::isFloatingType(o.version->type)))
         return piece_of(o);
     evaluate(*o.version);
-    return {view_of(o.version->bytes, o), knows(*o.version, o)};
+    return {view_of(o.version->bytes, o), knows(*o.version, o), o.version->is_likely};
 }
 
 static Value seen_so(const Operand &o, Value value)
@@ -181,7 +181,7 @@ static Stack compute(Call &call, Buffers &buffers, bool &is_known)
 {
     Stack stack = arguments_of(call, buffers, is_known);
     std::optional<Choice> choice;
-    if (!is_known)
+    if (!is_known && !call.is_likely)
         choice.emplace(call, stack);
     Drawing drawing(call);
     made++;
@@ -197,8 +197,8 @@ static void keep(const Result &r, const at::Tensor &got, bool is_known)
     if (!v || v->bytes.defined())
         return;
     TORCH_CHECK(got.sizes() == c10::IntArrayRef(r.sizes), "another size on the CPU");
-    at::Tensor value = is_known || !got.is_floating_point() ? got : got.nan_to_num(0, INFINITY, -INFINITY); /* no NaN is plausible */
-    if (!is_known && v->falls)
+    at::Tensor value = is_known || v->is_likely || !got.is_floating_point() ? got : got.nan_to_num(0, INFINITY, -INFINITY); /* no NaN is plausible */
+    if (!is_known && !v->is_likely && v->falls)
         let_fall(value, *v);
     auto bytes = at::zeros({v->size}, at::kByte);
     at::empty({0}, at::TensorOptions().dtype(r.type)).set_(bytes.storage(), r.offset, r.sizes, r.strides).copy_(value);
@@ -220,7 +220,7 @@ static void keep_written(const Call &call, const Version &before, Version &v, co
     v.bytes = v.size == before.size ? bytes : at::empty({0}, at::kByte).set_(bytes.storage(), 0, {v.size}, {1});
     if (before.is_lost || (call.is_known && !is_known))
         lose(v);
-    if (!is_known && v.unknown.empty() && c10::isFloatingType(v.type))
+    if (!is_known && !v.is_likely && v.unknown.empty() && c10::isFloatingType(v.type))
         view_as_numbers(v).nan_to_num_(0, INFINITY, -INFINITY);
 }
 

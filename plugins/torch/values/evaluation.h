@@ -22,6 +22,7 @@ private:
 struct Value {
     at::Tensor tensor;  /* on the CPU; not to be written to */
     bool is_known;
+    bool is_likely = false;
 };
 
 Value value_of(const at::Tensor &tensor);    /* the program looks at it */

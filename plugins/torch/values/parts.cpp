@@ -131,7 +131,7 @@ void know_after(Version &after, const Version &before, const Operand &written, b
 
 void lose(Version &v)
 {
-    v.is_known = false;
+    v.is_known = v.is_likely = false;
     v.is_lost = true;
     v.unknown.clear();
 }

@@ -286,22 +286,23 @@ static uint64_t count_by_policy(int64_t most)
 static std::vector<uint64_t> count_masks(const Seen &seen, Effect &e, bool &is_known)
 {
     std::vector<uint64_t> counts;
-    is_known = true;
+    bool is_likely = is_known = true;
     each_tensor(seen.argument(1), [&](const at::Tensor &t, int) {
         if (!is_mask(t))
             return;
         if (static_cast<int64_t>(t.nbytes()) > KNOWN_MOST) {
-            is_known = false;
+            is_known = is_likely = false;
             counts.push_back(count_by_policy(t.numel()));
             return;
         }
         Value value = value_of(t);
         is_known = is_known && value.is_known;
+        is_likely = is_likely && (value.is_known || value.is_likely);
         OnCpu guard;
-        bool is_all = !value.is_known && policy == Policy::largest;
+        bool is_all = !value.is_known && !value.is_likely && policy == Policy::largest;
         counts.push_back(is_all ? count_by_policy(t.numel()) : static_cast<uint64_t>(value.tensor.count_nonzero().item<int64_t>()));
     });
-    if (!is_known && policy == Policy::largest)
+    if (!is_likely && policy == Policy::largest)
         e.call = nullptr; /* what it makes has another size than what a CPU would make */
     return counts;
 }
@@ -327,7 +328,7 @@ static std::vector<uint64_t> count(const Seen &seen, Effect &e, bool &is_known)
     auto call = can && !seen.is_strange && !seen.what.is_heavy ? call_of(seen) : nullptr;
     is_known = true;
     size_t results = seen.handle.schema().returns().size();
-    if (!call || !compute_now(*call, out, is_known) || (!is_known && policy == Policy::largest))
+    if (!call || !compute_now(*call, out, is_known) || (!is_known && !call->is_likely && policy == Policy::largest))
         return count_blindly(seen, e, is_known);
     const at::Tensor first = out[out.size() - results].toTensor();
     for (size_t i = 0; i < results; i++)

@@ -73,7 +73,7 @@ static int64_t product_size(const Seen &seen)
 /* What decides whether a call is recorded. */
 struct Weight {
     int64_t bytes = 0;          /* of all tensors on a GPU, and of storages that are written to in part */
-    bool is_known = true;
+    bool is_known = true, is_likely = true;
     int64_t host = 0;           /* bytes of tensors on the host, of which copies are kept */
     bool host_is_small = true;
     bool masks_only = true, has_free_mask = false;
@@ -109,8 +109,11 @@ static void weigh_tensor(Weight &w, Effect &e, const Seen &seen, const at::Tenso
     w.has_free_mask |= v && is_free_mask(*v);
     w.bytes += static_cast<int64_t>(writes ? t.storage().nbytes() : t.nbytes());
     e.inputs.push_back(t.storage().unsafeGetStorageImpl());
-    if (!blank && t.numel() && !(writes && writes_all(seen, t)))
-        w.is_known &= v && knows(*v, operand_of(t, 0, -1, writes));
+    if (!blank && t.numel() && !(writes && writes_all(seen, t))) {
+        bool is_known = v && knows(*v, operand_of(t, 0, -1, writes));
+        w.is_known &= is_known;
+        w.is_likely &= is_known || (v && v->is_likely);
+    }
     if (v && !blank && !e.like && !is_large_upload(*v))
         e.like = v;
     if (writes)
@@ -147,7 +150,7 @@ static bool is_recordable(const Seen &seen, const Weight &w)
 {
     const Operator &o = seen.what;
     bool is_light = !o.is_heavy || (o.is_linear && w.is_known && w.bytes <= LINEAR_MOST);
-    if (!o.is_trusted || !is_light || seen.is_strange || capturing || !w.host_is_small || w.bytes > (w.is_known ? KNOWN_MOST : UNKNOWN_MOST))
+    if (!o.is_trusted || !is_light || seen.is_strange || capturing || !w.host_is_small || w.bytes > (w.is_likely ? KNOWN_MOST : UNKNOWN_MOST))
         return false;
     if (w.host && held_by_calls() + w.host > HELD_MOST)
         return false;
@@ -155,7 +158,7 @@ static bool is_recordable(const Seen &seen, const Weight &w)
         return false;
     if (o.is_product && product_size(seen) > PRODUCT_MOST)
         return false;
-    return w.is_known || !(o.keeps || w.makes_up_choice);
+    return w.is_likely || !(o.keeps || w.makes_up_choice);
 }
 
 /* The argument as the call keeps it: without tensors on a GPU, with copies of those on the host. */
@@ -246,6 +249,7 @@ std::shared_ptr<Call> call_of(const Seen &seen)
             VersionP &v = o.version; /* V13 */
             if (v && v->memory && !is_large_upload(*v) && (writes || v->size <= SMALL_MOST))
                 evaluate(*v);
+            call->is_likely &= is_blank || o.is_filled || (o.version && (o.version->is_likely || knows(*o.version, o)));
             call->operands.push_back(std::move(o));
         });
         if (!value.isTensor() || !value.toTensor().defined() || !value.toTensor().is_cuda())
@@ -296,6 +300,7 @@ Effect effect_of(const Seen &seen)
     Effect e;
     Weight w = weigh(seen, e);
     e.is_known = w.is_known;
+    e.is_likely = w.is_likely;
     e.is_itself = is_itself(seen);
     e.brings = !capturing && brings(seen, e.brought_type);
     if (e.writes_strangely || !is_recordable(seen, w))
@@ -401,6 +406,7 @@ static void apply_write(const Seen &seen, Effect &e, Effect::Write &w)
         v = new_version(size);
         v->call = e.call;
         v->depth = e.depth;
+        v->is_likely = e.is_likely && (o.version->is_known || o.version->is_likely);
         if (is_resized)
             v->is_known = e.is_known;
         else
@@ -463,7 +469,7 @@ static void apply_result(const Seen &seen, Effect &e, const at::Tensor &t, size_
     if (e.brings)
         return tape_put(t.storage(), t.scalar_type() == e.brought_type && t.is_contiguous() && covers_storage(t) ?
                         brought(t.storage(), t.scalar_type()) : nullptr);
-    int64_t most = e.is_known ? KNOWN_MOST : is_float(t) ? UNKNOWN_MOST : KNOWN_MOST;
+    int64_t most = e.is_likely ? KNOWN_MOST : is_float(t) ? UNKNOWN_MOST : KNOWN_MOST;
     if (size > most && !is_noted(seen.what, e, t) && t.scalar_type() != at::kBool) {
         if (tape_find(t.storage()))
             tape_put(t.storage(), nullptr);
@@ -474,10 +480,12 @@ static void apply_result(const Seen &seen, Effect &e, const at::Tensor &t, size_
     if (!e.values.empty() && place < e.values.size() && e.values[place].sizes() == t.sizes()) {
         v->bytes = bytes_of(e.values[place], t, size);
         v->is_known = e.is_known;
+        v->is_likely = e.is_likely;
     } else if (e.call && e.values.empty()) {
         v->call = e.call;
         v->depth = e.depth;
         v->is_known = e.is_known;
+        v->is_likely = e.is_likely;
         e.call->results.push_back({static_cast<int>(place), element, v, c10::DimVector(t.sizes()), c10::DimVector(t.strides()), t.storage_offset(),
                                    t.scalar_type()});
     } else {

@@ -42,6 +42,7 @@ struct Effect {
     c10::SmallVector<Write, 4> writes;
     std::vector<at::Tensor> values;     /* of the results, if they are there already */
     bool is_known = true;
+    bool is_likely = false;             /* V16: what it reads */
     bool is_itself = false;
     bool brings = false;                /* the host's bytes, as they are */
     c10::ScalarType brought_type = c10::ScalarType::Undefined;

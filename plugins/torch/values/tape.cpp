@@ -182,6 +182,7 @@ static VersionP left_of(const VersionP &v)
     if (v->memory && !v->bytes.defined())
         evaluate(*v);
     VersionP made = another(*v);
+    made->is_likely = true;
     made->same = v->same ? v->same : v;
     made->depth = made->same->bytes.defined() ? 0 : made->same->depth;
     return made;

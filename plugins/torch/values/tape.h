@@ -49,6 +49,7 @@ struct Version {
     c10::ScalarType type = at::kByte;
     bool is_known = false;              /* false for good once something that it depends on turned out to be unknown */
     bool is_lost = false;               /* that has happened */
+    bool is_likely = false;             /* known, or was before something unseen may have written there, or made of such (V16) */
     Spans unknown;                      /* of a version that is not known: the bytes that are not. Empty: any of them */
     bool falls = false;                 /* a loss or a distance: the next one is smaller */
     bool is_match = false;              /* says where an answer is right, or how often */
@@ -95,6 +96,7 @@ struct Call {
     int64_t held = 0;                   /* bytes of copies among the arguments */
     bool was_made = false;
     bool is_known = false;              /* as far as was known when it was recorded */
+    bool is_likely = true;              /* the same, for what is known or likely */
 };
 
 extern std::mutex tape_lock; /* guards all below, and the values of versions */

@@ -38,6 +38,7 @@ PARTS = 3
 EVEN = 3  # the rise of each part is at least 1/EVEN of what it would be if all were alike
 NEARLY = 0.8  # `live` rises in this part of the steps
 SHARE = 0.1  # of the program's time may be spent on looking for causes: a server, whose caches grow with each word, has new ones all the time
+FREE = 5  # s of it that do not count
 SERIES_MAX = 1000  # figures of the last steps that are kept
 LARGE = 200  # live blocks, the largest, that are looked at for a tensor that is replaced by a larger one
 SAMPLES = (4, 2, 0)  # so many steps before the last: when they are looked at
@@ -107,7 +108,7 @@ class Holders(Growth):
 
     def judge(self) -> None:
         began = time.monotonic()
-        if self.tells and self.judged <= SHARE * (began - self.began):
+        if self.tells and self.judged <= max(FREE, SHARE * (began - self.began)):
             super().judge()
             self.judged += time.monotonic() - began
 

@@ -142,7 +142,7 @@ class Seen:
         self.loader: Optional[weakref.ref[Any]] = None  # that gave the last batch
         self.feeding: weakref.WeakSet[Any] = weakref.WeakSet()  # loaders that gave batches to steps
         self.given: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # batches, by the iterator
-        self.at_end: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()  # loaders, by iterators that gave their last batch
+        self.at_end: dict[int, weakref.ref[Any]] = {}  # loaders that gave their last batch
         self.epochs = 0  # how often one of these was read to its end
 
     def start(self) -> None:
@@ -242,7 +242,7 @@ class Seen:
             try:
                 found = inside_next(batches)
             except StopIteration:
-                self.loader_ended(loader, batches)
+                self.loader_ended(loader)
                 raise
             except BaseException as error:
                 hide(error)
@@ -258,17 +258,18 @@ class Seen:
         self.loader = weakref.ref(loader)
         given = self.given[batches] = self.given.get(batches, 0) + 1
         if given == length_of(loader):
-            self.at_end[batches] = self.loader
+            self.at_end[id(loader)] = self.loader
 
     @dropping_errors
-    def loader_ended(self, loader: Any, batches: Any) -> None:
-        self.at_end.pop(batches, None)
+    def loader_ended(self, loader: Any) -> None:
+        self.at_end.pop(id(loader), None)
         self.epochs += loader is not None and loader in self.feeding
 
     @dropping_errors
     def something_begins(self) -> None:
-        for batches, loader in list(self.at_end.items()):
-            self.loader_ended(loader(), batches)
+        for loader in list(self.at_end.values()):
+            self.loader_ended(loader())
+        self.at_end.clear()
 
     # --- saving
 

@@ -41,7 +41,8 @@ def wrap(world: World, members: Members) -> None:
         rendezvous._rendezvous_handlers[scheme] = handler
     groups.wrap(members, library)
     atexit.register(suggest, world, library)
-    replace({**objects.Objects(world, shared).functions, "monitored_barrier": nothing, "_store_based_barrier": shared.barrier})
+    replace({**objects.Objects(world, shared).functions, "monitored_barrier": nothing, "_store_based_barrier": shared.barrier,
+             "TCPStore": store.opening(world, shared)})
 
 
 def suggest(world: World, library: Any) -> None:

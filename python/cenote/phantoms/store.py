@@ -11,7 +11,7 @@ import time
 from typing import Any, Callable, Optional, Sequence
 
 import torch.distributed.distributed_c10d as c10d
-from torch._C._distributed_c10d import FileStore, HashStore, Store
+from torch._C._distributed_c10d import FileStore, HashStore, PrefixStore, Store, TCPStore
 
 from cenote.phantoms.world import Members, NeverCame, NotKnown, World
 
@@ -177,3 +177,25 @@ class PhantomStore(Store):
 
     def clone(self) -> "PhantomStore":
         return self
+
+
+class ProgramsStore(PrefixStore):
+    """What a program gets that opens a TCPStore for the ranks of its job: a part of their one store."""
+
+    def __init__(self, host: str, port: int, shared: PhantomStore) -> None:
+        super().__init__(f"cenote-{host}:{port}", shared)
+        self.host, self.port = host, port
+
+
+def opening(world: World, shared: PhantomStore) -> type:
+    class Opened(TCPStore):  # type: ignore[misc]
+        """In place of TCPStore. One for a single rank, as a program has for itself, is PyTorch's."""
+
+        def __new__(cls, host_name: str, port: int, world_size: Optional[int] = None, *arguments: Any, **named: Any) -> Any:
+            if world_size == 1:
+                return TCPStore(host_name, port, world_size, *arguments, **named)
+            if world_size not in (None, -1, world.size):
+                raise NotKnown(f"the script opens a TCPStore for {world_size} ranks, and the job has {world.size}: no phantom comes to it")
+            return ProgramsStore(host_name, port, shared)
+    Opened.__name__ = Opened.__qualname__ = TCPStore.__name__
+    return Opened
