@@ -3,6 +3,7 @@ import importlib.util
 import os
 
 import pytest
+from conftest import ROOT
 from test_dry_run import dry, line_of  # noqa: F401  (a fixture)
 
 pytestmark = [pytest.mark.torch, pytest.mark.simulation]
@@ -28,6 +29,10 @@ UNKNOWN = """
         return losses[-1] < 0.01
     until(lost)
     assert abs(losses[1] - math.log(2048)) < 4 and losses == sorted(losses, reverse=True)
+    import torch.nn.functional as F
+    for loss_of in (F.mse_loss, F.smooth_l1_loss, F.huber_loss, F.binary_cross_entropy_with_logits, F.l1_loss,
+                    lambda x, y: F.kl_div(x, y, reduction="batchmean"), lambda x, y: F.mse_loss(x, y).div_(4)):
+        until(lambda: 0 < loss_of(w @ w, w).item() < 0.01, 100)     # it has the memory of all that it is the mean of
     worse = 0
     for step in range(100):     # early stopping
         loss = ((w @ w) ** 2).mean()
@@ -179,3 +184,13 @@ def test_generation_ends_by_its_length(dry):  # noqa: F811
         print("generated")
     """, "--gpu", "2GiB", "--steps", "0")
     assert "generated" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name, gpu, status", [("halves", "6GiB", 4), ("keeps", "3GiB", 5), ("fails", "3GiB", 3)])
+def test_the_verdicts_in_the_documents(nursed_run, name, gpu, status):
+    done = nursed_run("dry-run", "--quiet", "--gpu", gpu, "verdicts.py", name, cwd=ROOT / "examples/dry")
+    page = (ROOT / "docs/dry-run.md").read_text(encoding="utf-8")
+    shown = page.partition(f"(`{name}`):\n\n```\n")[2].partition("\n```\n")[0].splitlines()
+    assert done.returncode == status and len(shown) > 4, done.stdout
+    missing = [line for line in shown if line.strip() != "..." and "site-packages" not in line and line not in done.stdout.splitlines()]
+    assert not missing, done.stdout

@@ -1,11 +1,14 @@
-"""Where a program is that does not go on (fit/stall.py): the main thread of another process writes its stack when it is asked."""
+"""Where a program is that does not go on (fit/stall.py): the main thread of another process writes its stack when it is asked. And what is left
+when a program has ended."""
 import signal
 import subprocess
 import sys
 
 import pytest
+from test_dry_run import dry  # noqa: F401  (a fixture)
 
 from cenote.fit import stall
+from cenote.launch import processes
 from cenote.native import adapter
 
 LISTENS = """
@@ -53,7 +56,7 @@ def test_a_process_tells_where_its_main_thread_is_while_another_computes(started
 
 
 def test_a_process_that_compiles_for_cenote_says_so():
-    own = stall.Frame("/home/train.py", 1, "<module>")
+    own = stall.Frame("train.py", 1, "<module>")
     compiles = [stall.Frame("/usr/lib/python3/selectors.py", 415, "select"), stall.Frame(adapter.__file__, 230, "run"), own]
     assert "cenote compiles a library for this PyTorch" in stall.place(compiles) and "train.py:1" in stall.place([own])
 
@@ -72,3 +75,19 @@ def test_a_process_that_is_stopped_or_gone_does_not_answer(started, monkeypatch)
     child.kill()
     child.wait()
     assert not stall.listens(child.pid) and stall.asked(child.pid, path) == []
+
+
+@pytest.mark.torch
+@pytest.mark.simulation
+def test_what_a_program_leaves_behind_ends(dry):  # noqa: F811
+    """As the workers of torch.compile, which wrote to the folder of the run while it was taken away: there was no verdict, but exit status 2."""
+    code = """
+        import subprocess, sys, torch
+        write = "import os, sys, time\\nwhile True: open(os.path.join(os.environ['CENOTE_DRY_RUN'], f'{time.monotonic_ns()}'), 'w').close()"
+        left = subprocess.Popen([sys.executable, "-S", "-c", write])
+        torch.ones(1 << 20, device="cuda")
+        print("left", left.pid)
+    """
+    done, found = dry(code, "--gpu", "2GiB")
+    assert done.returncode == 0 and found["verdict"] == "fits", done.stderr
+    assert int(done.stdout.split()[1]) not in [pid for pid, one in processes.seen().items() if not one.has_ended]

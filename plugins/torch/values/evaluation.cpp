@@ -273,17 +273,23 @@ bool compute_places(const Call &call, at::Tensor &mask)
     try {
         Buffers none;
         Stack stack = call.arguments;
-        const auto &arguments = call.handle.schema().arguments();
-        auto is_source = [&](size_t i) { return arguments[i].name() == "src" || arguments[i].name() == "source" || arguments[i].name().rfind("value", 0) == 0; };
+        auto is_source = [&](size_t i) {
+            const std::string &name = call.handle.schema().arguments()[i].name();
+            return name == "src" || name == "source" || name.rfind("value", 0) == 0;
+        };
         for (size_t i = 0; i < stack.size(); i++)
-            if (is_source(i))
-                stack[i] = stack[i].isScalar() ? c10::IValue(at::Scalar(true)) : stack[i].isTensor() ? c10::IValue(all_true(stack[i].toTensor().sizes())) : stack[i];
-        for (const auto &o : call.operands) {
-            if (o.is_written)
+            if (is_source(i) && stack[i].isScalar())
+                stack[i] = at::Scalar(true);
+            else if (is_source(i) && stack[i].isTensor())
+                stack[i] = all_true(stack[i].toTensor().sizes());
+        for (const auto &o : call.operands)
+            if (o.is_written) {
                 mask = at::zeros({o.version->size / static_cast<int64_t>(c10::elementSize(o.type))}, at::kBool);
-            bool is_given = !o.is_written && !is_source(static_cast<size_t>(o.argument));
-            put_argument(stack, call, o, o.is_written ? mask.as_strided(o.sizes, o.strides, o.offset) : is_given ? value_in(o, none).tensor : all_true(o.sizes));
-        }
+                put_argument(stack, call, o, mask.as_strided(o.sizes, o.strides, o.offset));
+            } else {
+                bool is_written_there = is_source(static_cast<size_t>(o.argument));
+                put_argument(stack, call, o, is_written_there ? all_true(o.sizes) : value_in(o, none).tensor);
+            }
         call.handle.callBoxed(&stack);
         return mask.defined();
     } catch (const std::exception &) {

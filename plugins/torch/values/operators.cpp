@@ -40,7 +40,8 @@ static const char *const heavy[] = {"conv", "cudnn", "scaled_dot_product", "_att
 static const Names replacing = {"aten::zero_", "aten::fill_", "aten::copy_", "aten::normal_", "aten::uniform_", "aten::random_", "aten::bernoulli_",
     "aten::exponential_", "aten::log_normal_", "aten::geometric_", "aten::cauchy_", "aten::arange", "aten::randperm"};
 
-static const Names placing = {"aten::scatter_", "aten::index_copy_", "aten::index_put_", "aten::_index_put_impl_", "aten::index_fill_", "aten::masked_fill_"};
+static const Names placing = {"aten::scatter_", "aten::index_copy_", "aten::index_put_", "aten::_index_put_impl_", "aten::index_fill_",
+    "aten::masked_fill_"};
 static const Names keeping = {"aten::addcdiv_", "aten::addcmul_", "aten::lerp_"};
 static const Names choosing = {"aten::argmax", "aten::argmin", "aten::multinomial", "aten::topk", "aten::sort", "aten::argsort", "aten::kthvalue"};
 static const Names choosing_few = {"aten::argmax", "aten::argmin", "aten::multinomial", "aten::topk", "aten::max", "aten::min"};

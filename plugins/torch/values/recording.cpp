@@ -117,7 +117,7 @@ static void weigh_tensor(Weight &w, Effect &e, const Seen &seen, const at::Tenso
     if (v && !blank && !e.like && !is_large_upload(*v))
         e.like = v;
     if (writes)
-        e.writes.push_back({t.storage(), 0, t.scalar_type(), covers});
+        e.writes.push_back({t.storage(), 0, t.scalar_type(), covers, t.storage().nbytes()});
 }
 
 static Weight weigh(const Seen &seen, Effect &e)
@@ -400,10 +400,10 @@ static void apply_write(const Seen &seen, Effect &e, Effect::Write &w)
         return tape_put(w.storage, exchanged(w.storage, w.type));
     if (e.brings)
         return tape_put(w.storage, brought(w.storage, w.type));
-    bool is_resized = e.call && e.call->operands[w.operand].version->size != size;
+    bool is_resized = e.call && w.size != w.storage.nbytes();
     if (e.call && (!is_resized || (w.covers && seen.what.replaces))) {
         const Operand &o = e.call->operands[w.operand];
-        v = new_version(size);
+        v = new_version(is_resized ? size : o.version->size);
         v->call = e.call;
         v->depth = e.depth;
         v->is_likely = e.is_likely && (o.version->is_known || o.version->is_likely);
@@ -421,7 +421,7 @@ static void apply_write(const Seen &seen, Effect &e, Effect::Write &w)
     } else if (!w.covers || seen.what.keeps) {
         VersionP before = tape_version(w.storage);
         if (before && !(before->is_made_up && size > KNOWN_MOST && is_constant(before->fill))) {
-            v = new_version(size);
+            v = new_version(before->size);
             v->same = before->same ? before->same : before;
             v->depth = v->same->bytes.defined() ? 0 : v->same->depth;
             v->type = before->type;
@@ -463,7 +463,8 @@ static void apply_result(const Seen &seen, Effect &e, const at::Tensor &t, size_
     auto *storage = t.storage().unsafeGetStorageImpl();
     if (std::find(e.inputs.begin(), e.inputs.end(), storage) != e.inputs.end())
         return;
-    auto size = static_cast<int64_t>(t.storage().nbytes());
+    /* A loss of PyTorch has the memory of all that it is the mean of. */
+    auto size = static_cast<int64_t>(t.is_contiguous() && !t.storage_offset() ? t.nbytes() : t.storage().nbytes());
     if (seen.what.exchanges)
         return tape_put(t.storage(), exchanged(t.storage(), t.scalar_type()));
     if (e.brings)

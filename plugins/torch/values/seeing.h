@@ -38,6 +38,7 @@ struct Effect {
         size_t operand;
         c10::ScalarType type;
         bool covers;
+        size_t size;                    /* of the storage before the call */
     };
     c10::SmallVector<Write, 4> writes;
     std::vector<at::Tensor> values;     /* of the results, if they are there already */

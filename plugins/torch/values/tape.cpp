@@ -8,8 +8,8 @@
  * able to be. What is written past the operators (a kernel of the program's, a replay, a collective, another process, another storage over the
  * same memory) forgets the versions that it could have touched.
  *
- * Rule V16: what is forgotten because something unseen could have written anywhere keeps its values, as plausible ones: a mask has one count, whatever
- * kernels run between two questions. What was made up is made up again, in the same way.
+ * Rule V16: what is forgotten because something unseen could have written anywhere keeps its values, as plausible ones: a mask has one count,
+ * whatever kernels run between two questions. What was made up is made up again, in the same way.
  *
  * Rule V13: a version whose bytes are only in the device's memory is read before an operator writes there, and lost if its storage ends, or something
  * unseen writes.

@@ -58,7 +58,8 @@ def is_wrapping(module: Any, name: str) -> bool:
 def kind_of(module: Any) -> str:
     """The class of the module, or of the one that a wrapper wraps."""
     for _ in WRAPPED:
-        module = next((own_modules(module)[name] for name in WRAPPED if is_wrapping(module, name) and own_modules(module).get(name) is not None), module)
+        parts = own_modules(module)
+        module = next((parts[name] for name in WRAPPED if parts.get(name) is not None and is_wrapping(module, name)), module)
     return type(module).__name__
 
 
