@@ -188,7 +188,7 @@ class ProgramsStore(PrefixStore):
 
 
 def opening(world: World, shared: PhantomStore) -> type:
-    class Opened(TCPStore):  # type: ignore[misc]
+    class Opened(TCPStore):
         """In place of TCPStore. One for a single rank, as a program has for itself, is PyTorch's."""
 
         def __new__(cls, host_name: str, port: int, world_size: Optional[int] = None, *arguments: Any, **named: Any) -> Any:
