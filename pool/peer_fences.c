@@ -7,7 +7,7 @@
  * when a fence wants it, and not again before a fence wants more than it covers.
  *
  * Not uses that the program has told (cenote_use_on): those are in peer_uses.c. With announced:0 no call over a context is made, and
- * granted devices are not asked.
+ * granted devices are not asked. A program that has waited for a granted device, and says so (synced.c), is believed.
  *
  * LOCKING: the turn. Other devices are visited, never entered, by a thread that is inside its own (docs/locks.md).
  */
@@ -21,7 +21,7 @@ static uint64_t asked_devices(const cenote_pool *pool)
 }
 
 /* A device on which the program has no context has nothing to do for it; asking that device would make one. */
-static bool has_context(const struct device *other)
+bool peer_fences_have_context(const struct device *other)
 {
     unsigned flags;
     int active = 0;
@@ -76,10 +76,29 @@ CUresult peer_fences_ask(cenote_pool *pool, tick covers)
     for (uint64_t devices = asked_devices(pool); devices && !result; devices &= devices - 1) {
         int ordinal = __builtin_ctzll(devices);
         struct peer_fence *f = &pool->access.fences[ordinal];
-        if (f->done < covers && has_context(pool->config.others[ordinal]))
+        if (f->done < covers && peer_fences_have_context(pool->config.others[ordinal]))
             result = ask(pool, pool->config.others[ordinal], f, covers);
     }
     return result;
+}
+
+/* The program has waited there for what was freed up to `covers`. LOCKING: the turn. */
+void peer_fences_all_done(cenote_pool *pool, int ordinal, tick covers)
+{
+    struct peer_fence *f = &pool->access.fences[ordinal];
+    f->done = f->done < covers ? covers : f->done;
+    f->covers = f->covers < covers ? covers : f->covers;
+}
+
+/* Is the granted device known to be done with all that was freed so far? LOCKING: none held. */
+static bool is_done(cenote_pool *pool, int ordinal)
+{
+    lock_take(&pool->turn);
+    lock_take(&pool->lock);
+    bool done = pool->access.fences[ordinal].done >= pool->store.pages.fences.freed;
+    lock_give(&pool->lock);
+    lock_give(&pool->turn);
+    return done;
 }
 
 /* Waits for each granted device as a whole. False: one cannot be waited for now. LOCKING: none held, not inside. */
@@ -87,8 +106,9 @@ bool peer_fences_wait(cenote_pool *pool)
 {
     bool waited = true;
     for (uint64_t devices = asked_devices(pool); devices && waited; devices &= devices - 1) {
-        struct device *other = pool->config.others[__builtin_ctzll(devices)];
-        waited = !has_context(other) || peer_uses_wait_for(other) || device_is_lost(other, CUDA_SUCCESS);
+        int ordinal = __builtin_ctzll(devices);
+        struct device *other = pool->config.others[ordinal];
+        waited = is_done(pool, ordinal) || !peer_fences_have_context(other) || peer_uses_wait_for(other) || device_is_lost(other, CUDA_SUCCESS);
     }
     return waited;
 }

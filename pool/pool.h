@@ -292,6 +292,8 @@ uint64_t sums_missing(cenote_pool *pool, const struct arena *a, uint64_t bytes);
 bool peer_fences_are_barred(const cenote_pool *pool);
 CUresult peer_fences_ask(cenote_pool *pool, tick covers);
 bool peer_fences_wait(cenote_pool *pool);
+bool peer_fences_have_context(const struct device *other);
+void peer_fences_all_done(cenote_pool *pool, int ordinal, tick covers);
 void peer_fences_close(cenote_pool *pool);
 
 /* --- peer_access.c */

@@ -36,6 +36,16 @@ int cenote_pool_sync_begin(cenote_pool *pool, uint64_t *sync)
     return CENOTE_OK;
 }
 
+/* Is its primary context current? If cenote has not needed that one yet, it is looked at if the current context is of the device. */
+static bool is_current(struct device *other, CUcontext current)
+{
+    CUdevice device;
+    if (device_context(other))
+        return current == device_context(other);
+    return !other->driver->cuCtxGetDevice(&device) && device == other->handle && peer_fences_have_context(other) && !device_prepare(other) &&
+           current == device_context(other);
+}
+
 /*
  * The device whose primary context is current, if the pool has to do with it; NULL: another device, or the pool's own on which it has done nothing.
  * LOCKING: none, not inside.
@@ -50,7 +60,7 @@ static int find_synced(cenote_pool *pool, struct device **synced)
     *synced = own && current == own ? d : NULL;
     for (int ordinal = 0; current && ordinal < DEVICES_MAX && !*synced; ordinal++) {
         struct device *other = atomic_load(&pool->config.others[ordinal]);
-        *synced = other && current == device_context(other) ? other : NULL;
+        *synced = other && is_current(other, current) ? other : NULL;
     }
     if (!result && current && !*synced)
         result = d->driver->cuCtxGetDevice(&device);
@@ -68,15 +78,16 @@ static bool is_enough(const cenote_pool *pool)
     return !pool->access.granted || !touch_captures_are_announced();
 }
 
-/* False: that number is not of this pool. LOCKING: with the turn for the pool's own device. */
+/* False: that number is not of this pool. LOCKING: the turn. */
 static bool note(cenote_pool *pool, const struct device *synced, uint64_t sync)
 {
     lock_take(&pool->lock);
     tick covers = sync - mark_of(pool);
     bool valid = covers <= pool->store.pages.fences.now;
-    if (valid && synced != pool->config.device)
+    if (valid && synced != pool->config.device) {
         peer_uses_all_done(pool, synced->ordinal, covers);
-    else if (valid && is_enough(pool))
+        peer_fences_all_done(pool, synced->ordinal, covers);
+    } else if (valid && is_enough(pool))
         lanes_all_done(pool, covers);
     lock_give(&pool->lock);
     return valid;
@@ -91,8 +102,9 @@ int cenote_pool_sync_end(cenote_pool *pool, uint64_t sync)
     bool own = synced == pool->config.device;
     if (own && (error = turn_begin(pool)))
         return error;
+    if (!own)
+        lock_take(&pool->turn);
     bool valid = note(pool, synced, sync);
-    if (own)
-        turn_end(pool);
+    own ? turn_end(pool) : lock_give(&pool->turn);
     return valid ? CENOTE_OK : error_set(CENOTE_INVALID, 0, "the number is not one that cenote_pool_sync_begin gave for this pool");
 }

@@ -2,6 +2,9 @@
  * peers.c: cuCtxEnablePeerAccess opens all memory of cuMemAlloc of one device, what is there and what comes, to the kernels of another. The driver
  * does that for its own; a pool of cenote is granted.
  *
+ * The memory ends with its context, as the driver's does, whatever the kernels of other devices do with it: they are not waited for. A capture may be
+ * open on those devices, and would end.
+ *
  * A grant lasts as long as the pool: cuCtxDisablePeerAccess takes back only what is the driver's. A program sees no difference but for a fault that
  * does not come.
  *
@@ -41,6 +44,34 @@ void peers_forget(int device)
     for (int i = 0; i < DEVICES_SERVED; i++)
         lets_in[i] &= ~(1ull << device);
     pthread_mutex_unlock(&deciding);
+}
+
+/* The context of the pool ends: what other devices have still to do there they must not do, and they may be capturing. */
+static void forget_device(cenote_pool *pool, CUdevice device)
+{
+    const struct real *r = real();
+    CUcontext context, popped;
+    unsigned flags;
+    int active = 0;
+    uint64_t sync;
+    if (r->cuDevicePrimaryCtxGetState(device, &flags, &active) || !active || r->cuDevicePrimaryCtxRetain(&context, device))
+        return;
+    if (!r->cuCtxPushCurrent_v2(context)) {
+        if (!cenote_pool_sync_begin(pool, &sync))
+            cenote_pool_sync_end(pool, sync);
+        r->cuCtxPopCurrent_v2(&popped);
+    }
+    r->cuDevicePrimaryCtxRelease_v2(device);
+}
+
+void peers_are_done(cenote_pool *pool)
+{
+    int devices = 0;
+    if (real()->cuDeviceGetCount(&devices))
+        return;
+    for (int i = 0; i < devices && i < DEVICES_SERVED; i++)
+        if (i != cenote_pool_device(pool))
+            forget_device(pool, i);
 }
 
 static bool devices_of(CUcontext peer, CUdevice *own, CUdevice *other)

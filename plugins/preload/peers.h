@@ -7,6 +7,9 @@
 /* A pool of the device opens: it is granted to all devices whose contexts the program has let in. A CENOTE_ error. */
 int peers_grant(int device, cenote_pool *pool);
 
+/* The context of the pool ends, and no block of it is live: kernels of other devices are not waited for. */
+void peers_are_done(cenote_pool *pool);
+
 /* The context of the device ends: it lets none in, and is let in nowhere. */
 void peers_forget(int device);
 

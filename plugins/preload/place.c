@@ -294,6 +294,7 @@ void place_close(int number, bool has_ended, bool is_released)
     pasts[number] = past_of(number);
     atomic_store(&p->context, NULL);
     free_everything(p->pool);
+    peers_are_done(p->pool);
     close_parts(p, has_ended, is_released);
     if (number < DEVICES_SERVED)
         peers_forget(number);

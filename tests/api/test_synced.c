@@ -37,6 +37,14 @@ static void sync_context(cenote_pool *pool)
     DONE(cenote_pool_sync_end(pool, sync));
 }
 
+/* The program knows that the context has nothing to do with the pool's memory any more. */
+static void sync_end_alone(cenote_pool *pool)
+{
+    uint64_t sync;
+    DONE(cenote_pool_sync_begin(pool, &sync));
+    DONE(cenote_pool_sync_end(pool, sync));
+}
+
 /* -------------------------------------------------------------------------------------------------- what was held, and comes back */
 
 CASE(memory_of_a_stream_that_died)
@@ -200,11 +208,8 @@ static void open_other(struct peers *p, const cenote_options *options)
     DONE(cuCtxPopCurrent(NULL));
 }
 
-static void close_other(struct peers *p)
+static void close_other_card(struct peers *p)
 {
-    for (int i = 0; i < SCENE_STREAMS; i++)
-        cenote_stream_retire(p->scene.pool, p->scene.stream[i]);
-    scene_destroy_pool(&p->scene);
     if (p->stream) {
         DONE(cuCtxPushCurrent(p->other));
         DONE(cuStreamDestroy(p->stream));
@@ -212,6 +217,14 @@ static void close_other(struct peers *p)
     }
     DONE(cuDevicePrimaryCtxRelease(1));
     scene_close(&p->scene);
+}
+
+static void close_other(struct peers *p)
+{
+    for (int i = 0; i < SCENE_STREAMS; i++)
+        cenote_stream_retire(p->scene.pool, p->scene.stream[i]);
+    scene_destroy_pool(&p->scene);
+    close_other_card(p);
 }
 
 /* Each device's context stands for that device alone. */
@@ -264,6 +277,53 @@ CASE(granted_device_is_waited_for)
     DONE(cenote_pool_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(scene_stats(p.scene.pool).reserved.current, 0);
     close_other(&p);
+}
+
+/* Nothing was freed since the program has waited there: the pool goes while a capture is open on the granted device, which has a pool or not. */
+static void destroy_beside_a_capture(bool is_served)
+{
+    struct peers p;
+    cenote_options options = scene_options();
+    cenote_pool *there = NULL;
+    CUgraph graph = NULL;
+    void *block;
+    open_other(&p, &options);
+    DONE(cenote_pool_grant(p.scene.pool, 1));
+    if (is_served)
+        DONE(cenote_pool_create(1, &options, &there));
+    for (int i = 0; i < 2; i++) {
+        DONE(cenote_alloc(p.scene.pool, 8 * MIB, p.scene.stream[A], &block));
+        DONE(cenote_free(block));
+        if (i == 0) {
+            DONE(cuCtxPushCurrent(p.other));
+            sync_context(p.scene.pool);
+            if (is_served)
+                DONE(cenote_pool_capture_begin(there, p.stream));
+            DONE(cuStreamBeginCapture(p.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+            DONE(cuCtxPopCurrent(NULL));
+        } else if (is_served) {
+            EXPECT_EQ(cenote_pool_destroy(p.scene.pool), CENOTE_BUSY); /* that block was freed later */
+        }
+    }
+    DONE(cuCtxPushCurrent(p.other));
+    sync_end_alone(p.scene.pool);
+    DONE(cuCtxPopCurrent(NULL));
+    DONE(cenote_pool_destroy(p.scene.pool));
+    DONE(cuStreamEndCapture(p.stream, &graph));
+    EXPECT(graph);
+    DONE(cuGraphDestroy(graph));
+    if (is_served) {
+        DONE(cenote_pool_capture_end(there, p.stream));
+        DONE(cenote_pool_destroy(there));
+    }
+    p.scene.pool = NULL;
+    close_other_card(&p);
+}
+
+CASE(a_pool_goes_beside_a_capture_of_a_granted_device)
+{
+    destroy_beside_a_capture(true);
+    destroy_beside_a_capture(false);
 }
 
 /* ------------------------------------------------------------------------------------------------------------------------- captures */

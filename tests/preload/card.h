@@ -57,6 +57,13 @@ static inline uint64_t driver_allocations(void)
     return books.allocations;
 }
 
+static inline uint64_t used(void)
+{
+    struct sim_books books;
+    sim_books(&books);
+    return books.used;
+}
+
 /* Memory for every stream, with contents that `stream` writes. `at` is 0 if there is none. */
 static inline struct held plain_take(size_t bytes, CUstream stream)
 {

@@ -185,6 +185,43 @@ ON_TWO_CARDS(a_capture_beside_another_device)
     DONE(cuGraphDestroy(graph));
 }
 
+/*
+ * A context ends with its memory, whatever other devices do, which are let into it: they may be capturing. So it does where the device that captures
+ * has no memory of cenote's, and its capture goes on.
+ */
+static void end_beside_a_capture(bool is_own, bool is_served)
+{
+    CUgraph graph = NULL;
+    CUcontext ends;
+    CUdeviceptr at, far = 0;
+    card_open(CAPACITY, 2);
+    open_both();
+    ends = contexts[0];
+    if (is_own)
+        DONE(cuCtxCreate(&ends, NULL, 0, 0));
+    DONE(cuMemAlloc(&at, 60 * MIB));
+    DONE(cuCtxSetCurrent(contexts[1]));
+    if (is_served)
+        DONE(cuMemAlloc(&far, MIB));
+    else
+        DONE(cuCtxEnablePeerAccess(ends, 0));
+    DONE(cuStreamBeginCapture(streams[1], CU_STREAM_CAPTURE_MODE_RELAXED));
+    DONE(is_own ? cuCtxDestroy(ends) : cuDevicePrimaryCtxReset(0));
+    EXPECT(used() <= 2 * MIB);
+    DONE(sim_launch_wait(streams[1], 1));
+    DONE(cuStreamEndCapture(streams[1], &graph));
+    EXPECT(graph);
+    DONE(cuGraphDestroy(graph));
+    if (is_served)
+        DONE(cuMemFree(far));
+    scene_is_open = false;
+}
+
+ENDS_WITH(a_context_ends_beside_a_capture_of_another_device, 0) { end_beside_a_capture(true, true); }
+ENDS_WITH(a_context_ends_beside_a_capture_without_memory, 0) { end_beside_a_capture(true, false); }
+ENDS_WITH(a_reset_beside_a_capture_of_another_device, 0) { end_beside_a_capture(false, true); }
+ENDS_WITH(a_reset_beside_a_capture_without_memory, 0) { end_beside_a_capture(false, false); }
+
 /* A default stream at the free is that of the current device, whichever one the block is of. */
 ON_TWO_CARDS_OF(a_free_on_the_default_stream_of_another_device, 64 * MIB)
 {

@@ -18,13 +18,6 @@ static void expect_served(void)
     DONE(cuMemFree(at_of(&plain)));
 }
 
-static uint64_t used(void)
-{
-    struct sim_books books;
-    sim_books(&books);
-    return books.used;
-}
-
 /* All memory is gone, live or not, and so is all of cenote's; the program begins again. */
 ON_CARD(a_reset)
 {
