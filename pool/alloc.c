@@ -238,6 +238,25 @@ int cenote_free_sized(void *block, size_t bytes)
 
 /* ------------------------------------------------------------------------------------------------------------------ questions, and use */
 
+/* Has the pool met the stream as one of its own device? A handle that the next stream has is not found: its lane has ended. LOCKING: none. */
+static bool is_known_here(cenote_pool *pool, uint64_t key)
+{
+    lock_take(&pool->lock);
+    bool is_known = lane_find(pool, key, NULL) != 0;
+    lock_give(&pool->lock);
+    return is_known;
+}
+
+/* The key of a stream, and whose it is, as stream_device. LOCKING: none, and not inside. */
+static int find_stream(cenote_pool *pool, int device, CUstream stream, uint64_t *key, struct device **other)
+{
+    *other = NULL;
+    if (device >= 0)
+        return stream_key_on(pool, device, stream, key, other);
+    int error = stream_key(pool, stream, key);
+    return error || is_known_here(pool, *key) ? error : stream_device(pool, stream, *key, other);
+}
+
 /* `device`: the device of the stream; -1: the program did not say. *key: of the stream, unless there is an error. */
 static int use_block(void *block, int device, CUstream stream, uint64_t *key)
 {
@@ -253,7 +272,7 @@ static int use_block(void *block, int device, CUstream stream, uint64_t *key)
         return pool_misuse(FOUND_NOTHING, block, &w, 0);
     lock_give(&pool->lock); /* the driver may have to be asked for the key */
     int error = pool_usable(pool);
-    if (error || (error = stream_key_on(pool, device, stream, key, &other)))
+    if (error || (error = find_stream(pool, device, stream, key, &other)))
         return error;
     cenote_pool *still = pool_lock_of(block, &w);
     enum lookup found = still == pool ? pool_locate(pool, (uint64_t)(uintptr_t)block, &w) : FOUND_NOTHING;

@@ -203,29 +203,36 @@ static int ask_device(cenote_pool *pool, CUstream stream, struct device **other)
 }
 
 /*
- * The key of a stream that may be another device's: `ordinal`, or -1 where the program did not say; then a default stream is the pool's own, and for
- * a created one the driver is asked. *other: whose it is; NULL: the pool's own device's. LOCKING: as stream_key.
+ * Whose the stream of that key is; NULL: the pool's own device's. A default stream is the pool's own; for a created one the driver is asked.
+ * LOCKING: as stream_key.
  */
-int stream_key_on(cenote_pool *pool, int ordinal, CUstream stream, uint64_t *key, struct device **other)
+int stream_device(cenote_pool *pool, CUstream stream, uint64_t key, struct device **other)
 {
     uint64_t known;
-    int error;
     *other = NULL;
-    if (ordinal >= 0 && ordinal != pool->config.device->ordinal && is_default_handle(stream)) {
-        error = pool_other_device(pool, ordinal, other);
-        if (!error && !(error = default_key(pool, *other, stream, key)))
-            *key |= (uint64_t)(ordinal + 1) << DEVICE_SHIFT;
-        return error;
-    }
-    if ((error = stream_key(pool, stream, key)))
-        return error;
-    const struct immortal *immortal = is_default(*key) ? NULL : find_immortal(pool, stream, &known);
+    if (is_default(key))
+        return CENOTE_OK;
+    const struct immortal *immortal = find_immortal(pool, stream, &known);
+    if (!immortal)
+        return ask_device(pool, stream, other);
+    *other = atomic_load_explicit(&immortal->other, memory_order_relaxed);
+    return CENOTE_OK;
+}
+
+/* The key of a stream of this device, which the program names. *other: as of stream_device. LOCKING: as stream_key. */
+int stream_key_on(cenote_pool *pool, int ordinal, CUstream stream, uint64_t *key, struct device **other)
+{
+    bool is_own = ordinal == pool->config.device->ordinal, is_far_default = !is_own && is_default_handle(stream);
+    uint64_t known;
+    *other = NULL;
+    int error = is_far_default ? CENOTE_OK : stream_key(pool, stream, key);
+    const struct immortal *immortal = error || is_far_default || is_default(*key) ? NULL : find_immortal(pool, stream, &known);
     if (immortal)
         *other = atomic_load_explicit(&immortal->other, memory_order_relaxed);
-    else if (ordinal < 0)
-        return is_default(*key) ? CENOTE_OK : ask_device(pool, stream, other);
-    else if (ordinal != pool->config.device->ordinal)
+    else if (!error && !is_own)
         error = pool_other_device(pool, ordinal, other);
+    if (!error && is_far_default && !(error = default_key(pool, *other, stream, key)))
+        *key |= (uint64_t)(ordinal + 1) << DEVICE_SHIFT;
     return error;
 }
 
@@ -243,7 +250,7 @@ int cenote_stream_set_immortal(cenote_pool *pool, cenote_stream stream)
     uint64_t key;
     struct device *other;
     int error = pool_usable(pool);
-    if (error || (error = stream_key_on(pool, -1, stream, &key, &other)))
+    if (error || (error = stream_key(pool, stream, &key)) || (error = stream_device(pool, stream, key, &other)))
         return error;
     if (is_default(key))
         return CENOTE_OK; /* known without asking */

@@ -297,10 +297,10 @@ CENOTE_API int cenote_unpin(void *address, size_t bytes);
 CENOTE_API int cenote_stream_retire(cenote_pool *pool, cenote_stream stream);
 
 /*
- * The calling thread waits for the whole context (cuCtxSynchronize), of the pool's device or of another one that used its blocks. cenote makes no such
- * call for pools with the option announced:0, because the call would end every capture of the context; a program that makes it anyway may say so: then
- * what a stream left behind that ended without cenote_stream_retire is free as well. For any pool, a granted device is not waited for again before
- * more is freed: cenote_pool_destroy succeeds while a capture is open there.
+ * The calling thread waits for the whole context (cuCtxSynchronize), of the pool's device or of another one that used its blocks. cenote makes no
+ * such call for pools with the option announced:0, because the call would end every capture of the context; a program that makes it anyway may say
+ * so: then what a stream left behind that ended without cenote_stream_retire is free as well. For any pool, a granted device is not waited for again
+ * before more is freed: cenote_pool_destroy succeeds while a capture is open there.
  *
  *     if (!cenote_pool_sync_begin(pool, &sync) && !cuCtxSynchronize())
  *         cenote_pool_sync_end(pool, sync);

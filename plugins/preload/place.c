@@ -60,9 +60,13 @@ static bool is_valid(const struct place *p)
 CUresult place_enter(struct place *p, struct scope *scope)
 {
     const struct real *r = real();
+    CUcontext context = atomic_load(&p->context), now = NULL;
     scope->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    scope->has_pushed = false;
     r->cuThreadExchangeStreamCaptureMode(&scope->mode);
-    CUresult result = r->cuCtxPushCurrent_v2(atomic_load(&p->context));
+    if (context && !r->cuCtxGetCurrent(&now) && now == context)
+        return CUDA_SUCCESS;
+    CUresult result = r->cuCtxPushCurrent_v2(context);
     scope->has_pushed = !result;
     return result;
 }

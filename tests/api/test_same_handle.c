@@ -39,6 +39,43 @@ CASE(stream_of_the_same_handle)
     close_strict(&scene);
 }
 
+/* The next stream of that handle may be of another device: the driver is asked, although the pool has met the handle. */
+CASE(stream_of_the_same_handle_on_another_device)
+{
+    struct scene scene;
+    struct held block;
+    CUcontext other;
+    CUstream there = NULL;
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = strict();
+    shape.devices = 2;
+    shape.lag = MSEC;
+    shape.driver_version = 11080;
+    scene_open_with(&scene, &shape, &options);
+    DONE(cuDevicePrimaryCtxRetain(&other, 1));
+    CUstream first = scene.stream[B];
+    REQUIRE(held_take(&block, scene.pool, 40 * MIB, scene.stream[A]));
+    DONE(cenote_use(block.at, first));
+    DONE(cenote_stream_retire(scene.pool, first));
+    DONE(cuStreamDestroy(first));
+    DONE(cuCtxPushCurrent(other));
+    DONE(cuStreamCreate(&there, CU_STREAM_NON_BLOCKING));
+    REQUIRE(there == first);
+    DONE(cuCtxPopCurrent(NULL));
+    fault_arm("cuStreamGetCtx", 1, CUDA_ERROR_UNKNOWN, false);
+    EXPECT_EQ(cenote_use(block.at, there), CENOTE_DRIVER);
+    fault_disarm();
+    DONE(cenote_use(block.at, there));
+    DONE(cenote_free(block.at));
+    DONE(cenote_stream_retire(scene.pool, there));
+    DONE(cuCtxPushCurrent(other));
+    DONE(cuStreamDestroy(there));
+    DONE(cuCtxPopCurrent(NULL));
+    DONE(cuDevicePrimaryCtxRelease(1));
+    scene.stream[B] = NULL;
+    close_strict(&scene);
+}
+
 /* ------------------------------------------------------------------------------------------------- a stream that ends in a moment */
 
 static const struct driver *below;

@@ -239,6 +239,25 @@ static void *use_per_thread(void *arg)
 }
 
 /* On a thread's default stream no other thread can record an event: a fence takes its place. */
+/* A stream that took blocks of the pool is its device's: each use asks for the stream's id, and for nothing else. */
+CASE(uses_of_streams_that_are_known)
+{
+    struct scene scene;
+    struct sim_books before, after;
+    void *blocks[2];
+    scene_open(&scene, CARD);
+    for (int s = 0; s < 2; s++)
+        DONE(cenote_alloc(scene.pool, MIB, scene.stream[s], &blocks[s]));
+    sim_books(&before);
+    for (int i = 0; i < 100; i++)
+        DONE(cenote_use(blocks[i % 2], scene.stream[i / 2 % 2]));
+    sim_books(&after);
+    EXPECT_EQ(after.calls - before.calls, 100);
+    for (int s = 0; s < 2; s++)
+        DONE(cenote_free(blocks[s]));
+    scene_close(&scene);
+}
+
 CASE(used_by_a_thread_and_freed_by_another)
 {
     struct scene scene;

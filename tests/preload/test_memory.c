@@ -196,4 +196,25 @@ ON_CARD_OF(every_way_round, 64 * MIB)
     }
 }
 
+static double calls_of_a_pair(bool is_async)
+{
+    struct sim_books before, after;
+    for (int i = 0; i < 200; i++) {
+        CUdeviceptr at;
+        if (i == 100)
+            sim_books(&before);
+        DONE(is_async ? cuMemAllocAsync(&at, 64 * KIB, card.stream[A]) : cuMemAlloc(&at, 64 * KIB));
+        DONE(is_async ? cuMemFreeAsync(at, card.stream[A]) : cuMemFree(at));
+    }
+    sim_books(&after);
+    return (double)(after.calls - before.calls) / 100;
+}
+
+/* What a pair asks the driver: the context and, twice, the id of the stream; or the context twice, the mode of captures twice, and for an event. */
+ON_CARD(calls_of_the_driver)
+{
+    EXPECT(calls_of_a_pair(true) < 3.5);
+    EXPECT(calls_of_a_pair(false) < 6.5);
+}
+
 PRELOAD_MAIN("memory")
