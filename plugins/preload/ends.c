@@ -22,9 +22,13 @@
  */
 CUresult serve_cuStreamDestroy_v2(CUstream stream)
 {
-    for (int i = 0; i < PLACES_MAX; i++)
-        if (place_at(i))
-            cenote_stream_retire(place_at(i)->pool, stream);
+    for (int i = 0; i < PLACES_MAX; i++) {
+        struct place *p = place_visit(i);
+        if (!p)
+            continue;
+        cenote_stream_retire(p->pool, stream);
+        place_visit_end(p);
+    }
     real_is_in_use(); /* there was a stream */
     captures_forget_stream(stream);
     memory_return_kept();

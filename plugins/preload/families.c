@@ -57,16 +57,24 @@ struct family *family_of_block(struct place *p, const cenote_block *block)
     return NULL;
 }
 
-/* The place and the family of a pool, whichever device it is of. NULL: the pool is the driver's alone, or its device is not served yet. */
+/*
+ * The place and the family of a pool, whichever device it is of; the place is visited. NULL: the pool is the driver's alone, or its device is not
+ * served yet.
+ */
 static struct family *find_anywhere(CUmemoryPool pool, struct place **p)
 {
     struct family *f = find_handle(pool);
-    *p = f ? atomic_load(&f->place) : NULL;
-    *p = f && !*p ? place_at(f->device) : *p;
-    for (int i = 0; i < PLACES_MAX && !f; i++)
-        if ((*p = place_at(i)) && (*p)->mempool == pool)
-            f = &(*p)->family;
-    return *p ? f : NULL;
+    struct place *of_group = f ? atomic_load(&f->place) : NULL;
+    if (f)
+        return (*p = place_visit(of_group ? of_group->number : f->device)) ? f : NULL;
+    for (int i = 0; i < PLACES_MAX; i++) {
+        if (!(*p = place_visit(i)))
+            continue;
+        if ((*p)->mempool == pool)
+            return &(*p)->family;
+        place_visit_end(*p);
+    }
+    return NULL;
 }
 
 /* --- counting: what the program asked for, as the driver's used memory */
@@ -204,9 +212,12 @@ CUresult serve_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *propert
 static void set_current(CUdevice device, CUmemoryPool before, CUmemoryPool pool)
 {
     for (int i = 0; i < PLACES_MAX; i++) {
-        struct place *p = place_at(i);
-        if (p && p->device == device && (!before || atomic_load(&p->current) == before))
+        struct place *p = place_visit(i);
+        if (!p)
+            continue;
+        if (p->device == device && (!before || atomic_load(&p->current) == before))
             atomic_store(&p->current, pool);
+        place_visit_end(p);
     }
 }
 
@@ -296,6 +307,8 @@ CUresult serve_cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr
     CUresult result = real()->cuMemPoolGetAttribute(pool, attribute, value);
     struct family *f = result ? NULL : find_anywhere(pool, &p);
     uint64_t more = f ? attribute_of(p, f, attribute) : 0;
+    if (f)
+        place_visit_end(p);
     if (more)
         *(cuuint64_t *)value += more;
     return result;
@@ -311,6 +324,8 @@ CUresult serve_cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr
         atomic_store(&f->used_high, atomic_load(&f->used));
     if (f && attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)
         atomic_store(&f->reserved_high, look_at_reserved(p, f));
+    if (f)
+        place_visit_end(p);
     return result;
 }
 
@@ -320,6 +335,8 @@ CUresult serve_cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map,
     CUresult result = real()->cuMemPoolSetAccess(pool, map, count);
     struct family *f = result ? NULL : find_anywhere(pool, &p);
     int error = f ? grant_as_the_driver(p, pool) : CENOTE_OK;
+    if (f)
+        place_visit_end(p);
     return error && error != CENOTE_EXITING ? CUDA_ERROR_PEER_ACCESS_UNSUPPORTED : result;
 }
 
@@ -335,5 +352,7 @@ CUresult serve_cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
         if (loss)
             cenote_pool_trim(p->pool, stats.reserved.current > loss ? stats.reserved.current - loss : 0, 0);
     }
+    if (f)
+        place_visit_end(p);
     return result;
 }

@@ -358,9 +358,12 @@ static void return_kept(struct place *p)
 void memory_return_kept(void)
 {
     for (int i = 0; i < PLACES_MAX && atomic_load_explicit(&kept_ever, memory_order_relaxed); i++) {
-        struct place *p = place_at(i);
-        if (p && p->all_are_seen && memory_kept(p))
+        struct place *p = place_visit(i);
+        if (!p)
+            continue;
+        if (p->all_are_seen && memory_kept(p))
             return_kept(p);
+        place_visit_end(p);
     }
 }
 

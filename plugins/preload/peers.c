@@ -95,9 +95,13 @@ CUresult serve_cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)
     pthread_mutex_lock(&deciding);
     lets_in[other] |= 1ull << own;
     int error = CENOTE_OK;
-    for (int i = 0; i < PLACES_MAX && !error; i++)
-        if (place_at(i) && place_at(i)->device == other)
-            error = cenote_pool_grant(place_at(i)->pool, own);
+    for (int i = 0; i < PLACES_MAX && !error; i++) {
+        struct place *p = place_visit(i);
+        if (!p)
+            continue;
+        error = p->device == other ? cenote_pool_grant(p->pool, own) : CENOTE_OK;
+        place_visit_end(p);
+    }
     error = error == CENOTE_EXITING ? CENOTE_OK : error; /* what is there stays as it is, and nothing comes */
     if (error)
         lets_in[other] &= ~(1ull << own);

@@ -12,7 +12,8 @@
  * would retain the context once more.
  *
  * LOCKING: `opening` guards the steps between closed and open, and `pasts`. `context` is written last, and tells that all else is there. A thread
- * that uses a device while another resets it does what CUDA forbids.
+ * that uses a device while another resets it does what CUDA forbids. But a thread that goes through all places meets contexts that it has nothing to
+ * do with: it visits them, and a place closes when its visitors have gone. They take none of these locks.
  */
 #include "plugins/preload/place.h"
 
@@ -21,6 +22,7 @@
 #include "plugins/preload/peers.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +36,7 @@ static _Atomic uint64_t passes[PASSES];
 static _Atomic(CUcontext) refused[PLACES_MAX]; /* the context for which the place could not open */
 static _Atomic(CUcontext) made[CONTEXTS_SERVED]; /* by the program; NULL: none */
 static _Atomic int made_used;                    /* slots that were ever taken */
+static _Atomic unsigned visitors[PLACES_MAX];    /* threads that look at the place beside what they do, and must not meet its end */
 static _Atomic unsigned attached[CONTEXTS_SERVED]; /* how often, beside its making */
 
 CUresult place_passed(enum pass why, CUresult result)
@@ -297,6 +300,8 @@ void place_close(int number, bool has_ended, bool is_released)
     pthread_mutex_lock(&opening);
     pasts[number] = past_of(number);
     atomic_store(&p->context, NULL);
+    while (atomic_load(&visitors[number]))
+        sched_yield();
     free_everything(p->pool);
     peers_are_done(p->pool);
     close_parts(p, has_ended, is_released);
@@ -359,9 +364,13 @@ static bool trim(struct place *p, unsigned flags)
 bool place_make_room(void)
 {
     bool has_given = false;
-    for (int i = 0; i < PLACES_MAX; i++)
-        if (place_at(i) && trim(place_at(i), 0))
-            has_given = true;
+    for (int i = 0; i < PLACES_MAX; i++) {
+        struct place *p = place_visit(i);
+        if (!p)
+            continue;
+        has_given = trim(p, 0) || has_given;
+        place_visit_end(p);
+    }
     return has_given;
 }
 
@@ -369,9 +378,12 @@ bool place_make_room_beside(const struct place *p)
 {
     bool has_given = false;
     for (int i = 0; i < PLACES_MAX; i++) {
-        struct place *other = place_at(i);
-        if (other && other != p && other->device == p->device && trim(other, captures_are_open() ? 0 : CENOTE_TRIM_WAIT))
+        struct place *other = place_visit(i);
+        if (!other)
+            continue;
+        if (other != p && other->device == p->device && trim(other, captures_are_open() ? 0 : CENOTE_TRIM_WAIT))
             has_given = true;
+        place_visit_end(other);
     }
     return has_given;
 }
@@ -416,6 +428,23 @@ struct place *place_at(int number)
 {
     bool is_open = number >= 0 && number < PLACES_MAX && atomic_load_explicit(&places[number].context, memory_order_acquire);
     return is_open ? &places[number] : NULL;
+}
+
+struct place *place_visit(int number)
+{
+    if (!place_at(number))
+        return NULL;
+    atomic_fetch_add(&visitors[number], 1);
+    struct place *p = atomic_load(&places[number].context) ? &places[number] : NULL;
+    if (!p)
+        atomic_fetch_sub(&visitors[number], 1);
+    return p;
+}
+
+void place_visit_end(struct place *p)
+{
+    CHECK(atomic_load(&visitors[p - places]));
+    atomic_fetch_sub(&visitors[p - places], 1);
 }
 
 struct place *place_of_pool(const cenote_pool *pool)

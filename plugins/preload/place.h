@@ -83,6 +83,13 @@ struct place *place_of_pool(const cenote_pool *pool);
 /* By number, which for a device is its ordinal; NULL: closed. */
 struct place *place_at(int number);
 
+/*
+ * The same, for a thread that goes through all places: another one may end the context of any but its own. The pool stays until place_visit_end, for
+ * which the end of the context waits. NULL: closed, and there is no visit.
+ */
+struct place *place_visit(int number);
+void          place_visit_end(struct place *p);
+
 static inline bool place_is_primary(const struct place *p)
 {
     return p->number < DEVICES_SERVED;

@@ -99,8 +99,12 @@ CUresult serve_cuMemGetInfo_v2(size_t *left, size_t *total)
     CUresult result = real()->cuMemGetInfo_v2(left, total);
     if (result || !left || real()->cuCtxGetDevice(&device))
         return result;
-    for (int i = 0; i < PLACES_MAX; i++)
-        if (place_at(i) && place_at(i)->device == device)
-            *left = all_left(place_at(i), *left);
+    for (int i = 0; i < PLACES_MAX; i++) {
+        struct place *p = place_visit(i);
+        if (!p)
+            continue;
+        *left = p->device == device ? all_left(p, *left) : *left;
+        place_visit_end(p);
+    }
     return result;
 }

@@ -1,0 +1,325 @@
+/*
+ * test_crossing.c: random programs on several threads over two devices and four contexts, two of them the program's own: memory of one context is
+ * taken on streams of another, used on the other context's streams and freed there, while threads make and destroy further contexts, streams and
+ * pools, and one captures. Contents are the judge. Not test_stress.c, which has one context and more of what goes on in it.
+ *
+ * A seed, each in a process of its own, makes a thread's choices. How threads interleave is not repeated.
+ */
+#include "tests/preload/card.h"
+#include "tests/rounds.h"
+
+#include <pthread.h>
+
+#define CONTEXTS 4 /* the primary one of each device, then one of the program's own on each */
+#define THREADS  3
+#define STREAMS  4 /* of a thread in a context: two created ones, and the default ones */
+#define HELD     10
+#define STEPS    300
+
+static CUcontext contexts[CONTEXTS];
+static atomic_uint wrong; /* answers that no program expects */
+static atomic_ullong patterns;
+static atomic_bool stop;
+
+struct piece {
+    CUdeviceptr at;
+    size_t      bytes;
+    uint64_t    pattern;
+    CUstream    stream;
+    int         context; /* of the stream */
+    bool        is_plain;
+};
+
+struct player {
+    uint64_t     random;
+    CUstream     streams[CONTEXTS][STREAMS];
+    CUmemoryPool pools[2];
+    struct piece held[HELD];
+    unsigned     served;
+};
+
+/* Running out of memory is no mistake. */
+static bool granted(CUresult result)
+{
+    if (result && result != CUDA_ERROR_OUT_OF_MEMORY)
+        atomic_fetch_add(&wrong, 1);
+    return !result;
+}
+
+static void done(CUresult result)
+{
+    if (result)
+        atomic_fetch_add(&wrong, 1);
+}
+
+static uint64_t draw(struct player *p, uint64_t below)
+{
+    p->random = p->random * 6364136223846793005u + 1442695040888963407u;
+    return (p->random >> 33) % below;
+}
+
+static void enter(int context)
+{
+    done(cuCtxSetCurrent(contexts[context]));
+}
+
+static bool is_default(CUstream stream)
+{
+    return !stream || stream == CU_STREAM_PER_THREAD;
+}
+
+/* What `after` does comes after what `before` was given. */
+static void follow(int of_before, CUstream before, int of_after, CUstream after)
+{
+    CUevent event;
+    if (of_before == of_after && before == after)
+        return;
+    enter(of_before);
+    done(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    done(cuEventRecord(event, before));
+    enter(of_after);
+    done(cuStreamWaitEvent(after, event, 0));
+    done(cuEventDestroy(event));
+}
+
+static CUmemoryPool make_pool(int device)
+{
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}};
+    CUmemoryPool pool = NULL;
+    done(cuMemPoolCreate(&pool, &props));
+    return pool;
+}
+
+/* A stream says whose memory it takes, whatever is current; a default one and cuMemAlloc go by what is current. */
+static void take(struct player *p, struct piece *piece)
+{
+    int context = (int)draw(p, CONTEXTS), way = (int)draw(p, 3);
+    CUstream stream = p->streams[context][draw(p, STREAMS)];
+    size_t bytes = draw(p, 3) ? 8 + draw(p, 9000) * 8 : MIB + draw(p, 5) * MIB;
+    CUdeviceptr at = 0;
+    enter(way == 0 || is_default(stream) || draw(p, 4) ? context : (int)draw(p, CONTEXTS));
+    if (!granted(way == 0 ? cuMemAlloc(&at, bytes) : way == 1 ? cuMemAllocAsync(&at, bytes, stream)
+                                                              : cuMemAllocFromPoolAsync(&at, bytes, p->pools[context % 2], stream)))
+        return;
+    *piece = (struct piece){at, bytes, atomic_fetch_add(&patterns, 1) + 1, stream, context, way == 0};
+    p->served++;
+    enter(context);
+    done(sim_launch_wait(stream, draw(p, 3) * MSEC / 10));
+    done(sim_launch_fill(stream, at, piece->pattern, bytes));
+    done(sim_launch_expect(stream, at, piece->pattern, bytes));
+}
+
+static void give(struct player *p, struct piece *piece)
+{
+    int context = draw(p, 3) ? piece->context : (piece->context + 2) % CONTEXTS; /* the other one of the device */
+    CUstream stream = p->streams[context][draw(p, STREAMS)];
+    enter(piece->context);
+    done(sim_launch_wait(piece->stream, draw(p, 3) * MSEC / 10));
+    done(sim_launch_expect(piece->stream, piece->at, piece->pattern, piece->bytes));
+    if (draw(p, 3) == 0) {
+        done(piece->is_plain ? CUDA_SUCCESS : cuStreamSynchronize(piece->stream)); /* cuMemFree of stream memory: the program waits */
+        enter((int)draw(p, CONTEXTS));
+        done(cuMemFree(piece->at));
+    } else {
+        follow(piece->context, piece->stream, context, stream);
+        enter(context);
+        done(sim_launch_expect(stream, piece->at, piece->pattern, piece->bytes));
+        enter(is_default(stream) ? context : (int)draw(p, CONTEXTS));
+        done(cuMemFreeAsync(piece->at, stream));
+    }
+    piece->at = 0;
+}
+
+static void renew_a_stream(struct player *p)
+{
+    int context = (int)draw(p, CONTEXTS), i = (int)draw(p, 2);
+    for (int k = 0; k < HELD; k++)
+        if (p->held[k].at && p->held[k].context == context && p->held[k].stream == p->streams[context][i])
+            return;
+    enter(context);
+    done(cuStreamDestroy(p->streams[context][i]));
+    done(cuStreamCreate(&p->streams[context][i], draw(p, 2) ? CU_STREAM_NON_BLOCKING : CU_STREAM_DEFAULT));
+}
+
+/* A context ends with memory that is live, freed, and at work. */
+static void live_in_a_context(struct player *p)
+{
+    CUcontext own;
+    CUstream stream;
+    CUdeviceptr at[3] = {0};
+    if (!granted(cuCtxCreate(&own, NULL, 0, (int)draw(p, 2))))
+        return;
+    done(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (int i = 0; i < 3; i++)
+        if (granted(i == 1 ? cuMemAlloc(&at[i], MIB) : cuMemAllocAsync(&at[i], MIB, stream)))
+            done(sim_launch_touch(stream, at[i], MIB));
+    if (at[0] && draw(p, 2))
+        done(cuMemFreeAsync(at[0], stream));
+    if (at[1] && draw(p, 2))
+        done(cuMemFree(at[1]));
+    done(cuCtxDestroy(own));
+}
+
+static void *play(void *arg)
+{
+    struct player *p = arg;
+    for (int c = 0; c < CONTEXTS; c++) {
+        enter(c);
+        done(cuStreamCreate(&p->streams[c][0], CU_STREAM_DEFAULT));
+        done(cuStreamCreate(&p->streams[c][1], CU_STREAM_NON_BLOCKING));
+        p->streams[c][3] = CU_STREAM_PER_THREAD;
+    }
+    for (int step = 0; step < STEPS; step++) {
+        struct piece *piece = &p->held[draw(p, HELD)];
+        int device = (int)draw(p, 2), what = (int)draw(p, 40);
+        if (what == 0)
+            renew_a_stream(p);
+        else if (what == 1)
+            live_in_a_context(p);
+        else if (what == 2)
+            done(cuMemPoolTrimTo(p->pools[device], 0));
+        else if (what == 3) {
+            done(cuMemPoolDestroy(p->pools[device]));
+            p->pools[device] = make_pool(device);
+        } else
+            piece->at ? give(p, piece) : take(p, piece);
+    }
+    for (int i = 0; i < HELD; i++)
+        if (p->held[i].at)
+            give(p, &p->held[i]);
+    return NULL;
+}
+
+static void *capture(void *unused)
+{
+    CUstream stream;
+    (void)unused;
+    enter(0);
+    done(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    while (!atomic_load(&stop)) {
+        CUgraph graph = NULL;
+        done(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+        done(sim_launch_wait(stream, 1));
+        usleep(300);
+        done(cuStreamEndCapture(stream, &graph));
+        done(graph ? cuGraphDestroy(graph) : CUDA_ERROR_UNKNOWN);
+        usleep(300);
+    }
+    return NULL;
+}
+
+static void open_contexts(void)
+{
+    struct sim_shape shape = scene_card(96 * MIB);
+    shape.lag = MSEC / 10;
+    shape.devices = 2;
+    scene_open_card(&card, &shape);
+    contexts[0] = card.context;
+    DONE(cuDevicePrimaryCtxRetain(&contexts[1], 1));
+    for (int device = 0; device < 2; device++)
+        DONE(cuCtxCreate(&contexts[2 + device], NULL, 0, device));
+}
+
+/* Nothing is live: the memory goes with the contexts, and by trims that wait. */
+static void end_contexts(void)
+{
+    for (int device = 0; device < 2; device++) {
+        CUdeviceptr at;
+        cenote_block block;
+        DONE(cuCtxDestroy(contexts[2 + device]));
+        enter(device);
+        DONE(cuMemAlloc(&at, 512));
+        DONE(cenote_find((void *)(uintptr_t)at, &block));
+        DONE(cuMemFree(at));
+        DONE(cenote_pool_trim(block.pool, 0, CENOTE_TRIM_WAIT));
+    }
+}
+
+static uint64_t the_seed; /* of the next child */
+
+static void play_the_seed(void)
+{
+    struct player players[THREADS] = {0};
+    pthread_t threads[THREADS], capturing;
+    struct sim_books books;
+    unsigned served = 0;
+    open_contexts();
+    for (int i = 0; i < THREADS; i++) {
+        players[i].random = the_seed * THREADS + (uint64_t)i;
+        for (int device = 0; device < 2; device++)
+            players[i].pools[device] = make_pool(device);
+    }
+    REQUIRE(!pthread_create(&capturing, NULL, capture, NULL));
+    for (int i = 0; i < THREADS; i++)
+        REQUIRE(!pthread_create(&threads[i], NULL, play, &players[i]));
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(threads[i], NULL);
+        served += players[i].served;
+    }
+    atomic_store(&stop, true);
+    pthread_join(capturing, NULL);
+    for (int i = 0; i < 2 * THREADS; i++)
+        DONE(cuMemPoolDestroy(players[i / 2].pools[i % 2]));
+    end_contexts();
+    sim_books(&books);
+    EXPECT_EQ(books.used, 0);
+    EXPECT_EQ(atomic_load(&wrong), 0);
+    EXPECT_EQ(sim_mismatches(), 0);
+    EXPECT_EQ(books.violations, 0);
+    EXPECT_EQ(driver_allocations(), 0);
+    EXPECT(served > 100);
+    scene_is_open = false;
+}
+
+CASE(random_programs_across_contexts)
+{
+    for (the_seed = 1; the_seed <= (uint64_t)rounds(4); the_seed++)
+        EXPECT_EQ(status_of(play_the_seed), 0);
+}
+
+/* --- a thread that goes through all contexts, beside one that ends some */
+
+static void *make_and_end_contexts(void *unused)
+{
+    (void)unused;
+    for (int i = 0; i < 1500; i++) {
+        CUcontext own;
+        CUdeviceptr at;
+        done(cuCtxCreate(&own, NULL, 0, i % 2));
+        done(cuMemAlloc(&at, MIB));
+        atomic_fetch_add(&wrong, !is_ours(at));
+        done(cuCtxDestroy(own));
+    }
+    atomic_store(&stop, true);
+    return NULL;
+}
+
+static void *make_and_end_streams(void *unused)
+{
+    (void)unused;
+    enter(0);
+    while (!atomic_load(&stop)) {
+        CUstream stream;
+        CUmemoryPool mempool;
+        cuuint64_t reserved;
+        done(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        done(cuDeviceGetDefaultMemPool(&mempool, 1));
+        done(cuMemPoolGetAttribute(mempool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved));
+        done(cuStreamDestroy(stream));
+    }
+    return NULL;
+}
+
+ENDS_WITH(contexts_end_beside_streams, 0)
+{
+    pthread_t threads[3];
+    open_contexts();
+    for (int i = 0; i < 3; i++)
+        REQUIRE(!pthread_create(&threads[i], NULL, i ? make_and_end_streams : make_and_end_contexts, NULL));
+    for (int i = 0; i < 3; i++)
+        pthread_join(threads[i], NULL);
+    EXPECT_EQ(atomic_load(&wrong), 0);
+    scene_is_open = false;
+}
+
+PRELOAD_MAIN("crossing")
