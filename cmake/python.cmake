@@ -2,8 +2,9 @@
 # and the component python; `make install` installs neither. build/bin/cenote is the command without an installation.
 
 get_property(simulated GLOBAL PROPERTY SIMULATED_LIBRARIES)
+get_property(names GLOBAL PROPERTY SIMULATED_NAMES)
 set(simulation)
-foreach(target cenote_sim cenote_sim_unversioned cenote_sim_all ${simulated})
+foreach(target cenote_sim cenote_sim_all ${names} ${simulated})
     if(TARGET ${target})
         list(APPEND simulation ${target})
     endif()

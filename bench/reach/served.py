@@ -26,9 +26,6 @@ ROUTES = {"preload": ["--preload"], "forward": ["--forward"], "adapter": []}
 LEFT = re.compile(r"left to the driver: (.*?)(?: \(cenote|$)")
 JAX = {"XLA_FLAGS": "--xla_gpu_autotune_level=0", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "2"}
-# TensorFlow opens the libraries of CUDA 12 by these names. It takes functions out of them that CUDA 13 has unchanged.
-CUDA_12 = {"libcudart.so.12": "libcudart.so.13", "libcublas.so.12": "libcublas.so.13", "libcublasLt.so.12": "libcublasLt.so.13",
-           "libcufft.so.11": "libcufft.so.12", "libcusolver.so.11": "libcusolver.so.12", "libcupti.so.12": "libcupti.so.13"}
 WHOLE = ("preload", "forward")
 
 
@@ -37,7 +34,6 @@ class Client(NamedTuple):
     program: str
     variables: dict[str, str] = {}
     routes: tuple[str, ...] = WHOLE
-    names: dict[str, str] = {}  # by which it opens libraries that are simulated under others
     words: tuple[str, ...] = ()  # of a compiled program, which lies in one of the folders, beside a file VERSION
 
 
@@ -65,9 +61,8 @@ CLIENTS = {
     "RMM, built, pool": Client("rmm_pools", "rmm_pools", words=("pool", "count")),
     "RMM, built, arena": Client("rmm_pools", "rmm_pools", words=("arena", "count")),
     "RMM, built, cuda_async": Client("rmm_pools", "rmm_pools", words=("async", "count")),
-    "TensorFlow": Client("tensorflow", "tensorflow_step.py", TENSORFLOW, names=CUDA_12),
-    "TensorFlow, cuda_malloc_async": Client("tensorflow", "tensorflow_step.py", TENSORFLOW | {"TF_GPU_ALLOCATOR": "cuda_malloc_async"},
-                                            names=CUDA_12),
+    "TensorFlow": Client("tensorflow", "tensorflow_step.py", TENSORFLOW),
+    "TensorFlow, cuda_malloc_async": Client("tensorflow", "tensorflow_step.py", TENSORFLOW | {"TF_GPU_ALLOCATOR": "cuda_malloc_async"}),
     "PyCUDA": Client("pycuda", "pycuda_arrays.py"),
     "vLLM": Client("vllm", "vllm_steps.py"),
     "vLLM with cenote": Client("vllm", "vllm_steps.py", {"CENOTE": "on"}, ("adapter",)),
@@ -107,12 +102,10 @@ def measure(client: Client, route: str, folders: list[str]) -> dict[str, object]
     sys.path.insert(0, str(ROOT / "python"))
     from cenote import places
     with tempfile.TemporaryDirectory() as scratch:
-        for name, real in client.names.items():
-            os.symlink(os.path.join(places.simulation_folder(), real), os.path.join(scratch, name))
         variables = {**os.environ, **client.variables, "CENOTE_BUILD": places.build_folder()}
         variables["PYTHONPATH"] = os.pathsep.join([str(ROOT / "python"), *folders])
-        variables["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [
-            scratch if client.names else "", places.simulation_folder() if client.words else "", variables.get("LD_LIBRARY_PATH")]))
+        variables["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [places.simulation_folder() if client.words else "",
+                                                                     variables.get("LD_LIBRARY_PATH")]))
         variables["CENOTE_TRACE"] = f"{scratch}/%p.csv.gz"
         command = [sys.executable, "-m", "cenote", "run", "--sim", "16GiB", *ROUTES[route], "--", *start(client, folders)]
         done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=500)

@@ -1,6 +1,7 @@
 """If torch needs an entry point that the simulated GPU lacks, `cenote run` says so. It reads the libraries again only after a change."""
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -70,6 +71,15 @@ def test_the_same_name_in_another_version_is_missing(examine, world):
 
 def test_a_library_that_is_missing_is_named(examine, world):
     (world / "sim/libcudnn.so.9").unlink()
+    assert "loads libcudnn.so.9, which the simulated GPU does not have" in examine()
+
+
+def test_another_name_of_a_library_is_no_library(examine, world, simulation_library):
+    """A torch of CUDA 12 is linked to it and wants symbols of its version."""
+    other = next(simulation_library.parent.glob("libcublas.so.1[!3]"), None)
+    if not other:
+        pytest.skip("built with a cuda.h of before CUDA 13")
+    shutil.copy(other, world / "sim/libcudnn.so.9")
     assert "loads libcudnn.so.9, which the simulated GPU does not have" in examine()
 
 

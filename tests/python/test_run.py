@@ -172,6 +172,16 @@ class TestSimulated:
         done = run("run", *SIM, "--devices", "3", "--", sys.executable, "-c", code)
         assert done.stdout.splitlines() == ["3", str(simulation_library.parent / "libcuda.so.1")], done.stderr
 
+    @pytest.mark.parametrize("name, function", [
+        ("libcuda.so", "cuInit"), ("libcudart.so.12", "cudaGetDeviceCount"), ("libcublas.so.12", "cublasCreate_v2"),
+        ("libcublasLt.so.12", "cublasLtCreate"), ("libcufft.so.11", "cufftCreate"), ("libcusolver.so.11", "cusolverDnCreate"),
+        ("libcupti.so.12", "cuptiGetVersion")])
+    def test_a_library_has_other_names(self, run, name, function):
+        """For a program that opens it, as TensorFlow does with those of CUDA 12."""
+        code = f"import ctypes; ctypes.CDLL({name!r}).{function}"
+        done = run("run", *SIM, "--", sys.executable, "-c", code)
+        assert done.returncode == 0, done.stderr
+
     def test_a_shape_that_the_simulated_gpu_does_not_know_is_its_business(self, run):
         done = run("run", *SIM, "--", sys.executable, "-c", "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)", CENOTE_SIM="colour:red")
         assert done.returncode != 0 and "colour" in done.stderr

@@ -7,7 +7,11 @@ its folder packages/ has the versions that the tests are of. For the commit 1af2
     pip install --no-deps --target packages cuda-core==1.1.0 cuda-bindings==13.3.1 cuda-pathfinder==1.5.4
 
 CENOTE_CUPY names the folder that bench/reach/build_cupy was given: CuPy's source package has its tests. CENOTE_RMM names that of build_rmm, where
-RMM's tests in C++ are. CENOTE_PYCUDA names PyCUDA's source package; its folder packages/ has the PyCUDA that was built of it.
+RMM's tests in C++ are, and CENOTE_UMF that of build_umf. CENOTE_PYCUDA names PyCUDA's source package; its folder packages/ has the PyCUDA that was
+built of it.
+
+CENOTE_JAX names a folder: tests/ of it has tests/array_test.py of JAX (the commit cec06d1 was taken), and packages/ JAX 0.10.2 with its plug-in for
+CUDA 13, and pytest. CENOTE_ONNX_RUNTIME names one whose packages/ has onnxruntime-gpu 1.31.1, onnx 1.23.2, and pytest.
 """
 import json
 import os
@@ -38,6 +42,10 @@ OF_GOOGLE = {"OK": "passed", "FAILED": "failed", "SKIPPED": "skipped"}
 CUT_OFF, ENDED = -6, "terminate called without an active exception\n"
 
 
+# Some of each kind: all of them take an hour.
+OPERATORS = "_cuda and NodeModel and (conv or gemm or softmax or concat or gather or transpose or lstm or gru) and not expanded"
+
+
 class Suite(NamedTuple):
     modules: tuple[str, ...]  # of unittest
     folder: str = ""  # of the clone: files of pytest, each in a process of its own, because a test that fails leaves a capture open
@@ -47,6 +55,8 @@ class Suite(NamedTuple):
     packages: str = "packages"  # of the clone
     programs: str = ""  # of the clone: programs of GoogleTest
     passes: int = 100  # more tests than these pass with the driver's memory
+    variables: tuple[tuple[str, str], ...] = ()
+    options: tuple[str, ...] = ()  # of pytest
 
 
 SUITES = {
@@ -58,6 +68,10 @@ SUITES = {
     "CuPy": Suite((), "tests", (), ("cuda_tests/test_*memory*.py", "memory_hooks_tests/test_*.py"), "CENOTE_CUPY", ""),
     "PyCUDA": Suite((), "test", ("undistributed",), clone="CENOTE_PYCUDA", passes=30),
     "RMM": Suite((), clone="CENOTE_RMM", programs="*_tests"),
+    "UMF": Suite((), clone="CENOTE_UMF", programs="test/test_provider_*cuda*"),
+    "JAX": Suite((), "tests", (), ("array_test.py",), "CENOTE_JAX", passes=90, variables=(
+        ("XLA_FLAGS", "--xla_gpu_autotune_level=0"), ("XLA_PYTHON_CLIENT_PREALLOCATE", "false"), ("XLA_PYTHON_CLIENT_ALLOCATOR", "cuda_async"))),
+    "ONNX Runtime": Suite((), str(RUN.parent), (), ("onnx_backend.py",), "CENOTE_ONNX_RUNTIME", passes=10, options=("-k", OPERATORS)),
 }
 ROUTES = {"preload": ("libcenote_preload.so",), "forward": ("forward/libcuda.so.1", "sim/libcuda.so.1"), "adapter": ()}
 CASES = [(suite, route) for suite in SUITES for route in ROUTES if route != "adapter" or suite == "numba-cuda"]
@@ -70,13 +84,14 @@ def outcomes(name, route):
     sim = simulation().parent
     build = places.plain(str(sim.parent))
     preloads = [f"{build}/{library}" for library in ROUTES.get(route, ())] + [f"{places.plain(str(sim))}/libcenote_sim.so"]
-    environment = {**clean_environment(), "LD_PRELOAD": ":".join(preloads), "LD_LIBRARY_PATH": str(sim), "CENOTE_SUMMARY": "on" if route else "off",
-                   "CENOTE_SIM": "capacity:8GiB,data:256MiB,devices:2,quiet:1", "CENOTE_BUILD": str(sim.parent)}
+    environment = {**clean_environment(), **dict(SUITES[name].variables), "LD_PRELOAD": ":".join(preloads), "LD_LIBRARY_PATH": str(sim),
+                   "CENOTE_SUMMARY": "on" if route else "off", "CENOTE_SIM": "capacity:8GiB,data:256MiB,devices:2,quiet:1",
+                   "CENOTE_BUILD": str(sim.parent)}
     if route == "adapter":
         environment["NUMBA_CUDA_MEMORY_MANAGER"] = "cenote.numba"
     found, said = {}, ""
     for command, folder in commands(SUITES[name]):
-        done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=900)
         others = 1 if SUITES[name].programs else CUT_OFF if done.stderr.endswith(ENDED) else 0
         assert done.returncode in (0, others), f"{route} {command}: {done.stderr}"
         if SUITES[name].programs:
@@ -104,7 +119,7 @@ def commands(suite):
     folders = os.pathsep.join(str(folder) for folder in (pathlib.Path(clone) / suite.packages, INSTALLED)[:1 if suite.packages else 2])
     for file in sorted(path for pattern in suite.only for path in tests.rglob(pattern)):
         if not set(file.relative_to(tests).parts) & set(suite.without):
-            yield (sys.executable, RUN, folders, "--pytest", str(file.relative_to(tests))), tests
+            yield (sys.executable, RUN, folders, "--pytest", str(file.relative_to(tests)), *suite.options), tests
 
 
 @pytest.fixture(scope="module")

@@ -33,6 +33,7 @@ LIBRARIES = {
     "libnvrtc.so": "nvrtc",
     "libnvshmem_host.so": "nvshmem",
 }
+NAME_ALONE = "cenote_sim_name"  # what a library exports that is another name (sim/runtime/name.c)
 SHOWN = 8  # most names of entry points in a message
 
 
@@ -95,11 +96,14 @@ def simulated_libraries(folder: str) -> list[str]:
 
 
 def missing(demands: Iterable[Demand], simulated: Iterable[str]) -> list[Demand]:
-    """The demands that the simulated libraries do not meet. A missing library is one demand, without those for its entry points."""
+    """The demands that the simulated libraries do not meet. A missing library is one demand, without those for its entry points. So is one that is
+    another name of a library beside it: what is linked to it wants symbols of its version."""
     libraries = {}
     for path in simulated:
         library = elf.read(path)
         names = {symbol.name for symbol in library.exported}
+        if names == {NAME_ALONE}:
+            continue
         versions = {(symbol.name, symbol.version) for symbol in library.exported}
         is_versioned = any(symbol.version for symbol in library.exported)
         libraries[os.path.basename(path)] = names, versions, is_versioned

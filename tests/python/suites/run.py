@@ -4,6 +4,7 @@ Not a judge of it: test_suites.py compares what several allocators make of the s
     python run.py FOLDERS MODULE...              modules of unittest; the library lies in one of FOLDERS, between colons
     python run.py FOLDERS --pytest OPTION...     files of pytest
 """
+import importlib.util
 import json
 import os
 import site
@@ -16,6 +17,13 @@ if len(sys.argv) > 1:
     for folder in sys.argv[1].split(os.pathsep):
         site.addsitedir(folder)  # as a site folder: numba-cuda has a .pth file
     sys.setdlopenflags(os.RTLD_LAZY)  # CuPy's modules name functions that the simulated libraries lack and that these tests do not call
+
+
+def tell_jax_of_the_gpu():
+    """It looks for files in /dev, which a simulated GPU does not have."""
+    if importlib.util.find_spec("jax"):
+        from jax._src import hardware_utils
+        hardware_utils.has_visible_nvidia_gpu = lambda: True
 
 
 def tell(test, outcome, why=""):
@@ -61,6 +69,7 @@ class Plugin:
 if __name__ == "__main__":  # tests that spawn processes import this file
     if sys.argv[2:3] == ["--pytest"]:
         import pytest
+        tell_jax_of_the_gpu()
         ours = ["-q", "--capture=fd", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "required_plugins=", "-o", "addopts="]
         status = pytest.main([*ours, *sys.argv[3:]], plugins=[Plugin()])
         sys.exit(status if status in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR) else 0)
