@@ -282,7 +282,7 @@ CASE(random_programs_across_contexts)
 static void *make_and_end_contexts(void *unused)
 {
     (void)unused;
-    for (int i = 0; i < 1500; i++) {
+    for (int i = 0; i < 6000; i++) {
         CUcontext own;
         CUdeviceptr at;
         done(cuCtxCreate(&own, NULL, 0, i % 2));
@@ -312,11 +312,11 @@ static void *make_and_end_streams(void *unused)
 
 ENDS_WITH(contexts_end_beside_streams, 0)
 {
-    pthread_t threads[3];
+    pthread_t threads[5];
     open_contexts();
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 5; i++)
         REQUIRE(!pthread_create(&threads[i], NULL, i ? make_and_end_streams : make_and_end_contexts, NULL));
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 5; i++)
         pthread_join(threads[i], NULL);
     EXPECT_EQ(atomic_load(&wrong), 0);
     scene_is_open = false;
