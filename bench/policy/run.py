@@ -5,9 +5,9 @@
 Replays the traces of traces/ and those that are named (build/bin/cenote-replay: cenote itself, and models of PyTorch's allocator and its expandable
 segments, four repetitions in the same pools) under each list of PRICES, with the GPU behind by each of LAGS. Says for each the waste, over what was
 requested and over what was live or pending; the modelled time that the program's own thread waits for the driver, in the first repetition and in the
-last; and how often an allocation waited for the device. Beside that it says by which calls the time of the first repetition goes, what pages of
-other sizes would waste and take (the programs of traces/torch), and what it takes to fill 80 GB. Writes the figures as JSON, and a page with two
-pictures of them.
+last; and how often an allocation waited for the device. Beside that it says what comes of LONG repetitions, on how small a card each trace gets
+through, by which calls the time of the first repetition goes, what pages of other sizes would waste and take (the programs of traces/torch), and
+what it takes to fill 80 GB. Writes the figures as JSON, and a page with two pictures of them.
 
 GOALS are what cenote is to reach. --check ends with status 1 where one is missed, or where a trace wastes more than 0.1 points beyond --against.
 """
@@ -32,9 +32,15 @@ REPLAY = ROOT / "build/bin/cenote-replay"
 PRICES = ("a100", "h100")
 LAGS = {"0": "level with the program", "5%": "5 % of the records behind", "step": "one step behind"}
 REPEAT = 4
+LONG = 32  # repetitions: a program that runs for days
+CARD = "h100"  # the list of prices under which smallest cards are searched for
+CARD_STEPS = 160  # a smallest card is found to a CARD_STEPS-th of what was live or pending
 TWO_DEVICES = "pipeline"  # the models know one
 WORSE = 0.1  # points
-PAGES = (4, 8, 16, 32)  # MiB; the second is what a card of 80 GiB gets
+PAGE = 8  # MiB: what a card of 80 GiB gets
+PAGES = (4, PAGE, 16, 32)
+MIB2 = 2 << 20  # cards are multiples of this
+CONTEXT = 500 << 20  # what the simulated context takes (sim/machine/shape.def); it belongs to no allocator
 FILL = 80 * 10**9 // (64 << 20)  # blocks of 64 MiB
 FILL_MOST = 500_000_000  # ns: a goal
 SMALL = 64 << 20  # what asks for less has a few pages, and its waste is that of a page: it is shown and not judged
@@ -50,8 +56,8 @@ def traces(more: Sequence[str]) -> list[pathlib.Path]:
     return [path for path in own if not path.name.startswith(TWO_DEVICES)] + [pathlib.Path(path) for path in more]
 
 
-def replay(path: pathlib.Path, prices: str, lag: str, *more: str, under: Sequence[str] = tuple(COLORS)) -> Runs:
-    command = [str(REPLAY), "--json", "--repeat", str(REPEAT), "--under", ",".join(under), "--prices", prices, "--gpu-lag", lag, *more, str(path)]
+def replay(path: pathlib.Path, prices: str, lag: str, *more: str, under: Sequence[str] = tuple(COLORS), repeat: int = REPEAT) -> Runs:
+    command = [str(REPLAY), "--json", "--repeat", str(repeat), "--under", ",".join(under), "--prices", prices, "--gpu-lag", lag, *more, str(path)]
     environ = {name: value for name, value in os.environ.items() if name not in ("CENOTE_CONF", "CENOTE_SIM")}
     done = subprocess.run(command, capture_output=True, text=True, env=environ)
     if done.returncode:
@@ -63,6 +69,35 @@ def measure(paths: Sequence[pathlib.Path]) -> Runs:
     jobs = [(path, prices, lag) for path in paths for prices in PRICES for lag in LAGS]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         return [run for found in pool.map(lambda job: replay(*job), jobs) for run in found]
+
+
+def measure_long(paths: Sequence[pathlib.Path]) -> Runs:
+    jobs = [(path, prices, lag) for path in paths for prices in PRICES for lag in ("0", "step")]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        return [run for found in pool.map(lambda job: replay(*job, under=("cenote",), repeat=LONG), jobs) for run in found]
+
+
+def smallest_card(path: pathlib.Path, under: str) -> Figures:
+    """The smallest card on which the replay does not run out of memory, with the GPU one step behind, found by bisection; without a context. Not of SMALL traces."""
+    whole = replay(path, CARD, "step", under=(under,))[0]
+    need = whole["pending_peak_bytes"]
+    pages = ("--page-mib", str(PAGE)) if under == "cenote" else ()  # those of the card of 80 GiB, so that the card alone differs
+
+    def card(steps: int) -> int:
+        return (need + need * steps // CARD_STEPS + MIB2 - 1) // MIB2 * MIB2
+    bad, good = -1, CARD_STEPS * 2
+    while good - bad > 1 and need >= SMALL:
+        tried = (bad + good) // 2
+        run = replay(path, CARD, "step", "--capacity", str(card(tried) + CONTEXT), *pages, under=(under,))[0]
+        bad, good = (tried, good) if run["ooms"] else (bad, tried)
+    return {"trace": whole["trace"], "under": under, "prices": CARD, "lag": "step", "pending_peak_bytes": need,
+            "reserved_peak_bytes": whole["reserved_peak_bytes"], "smallest_bytes": card(good)}
+
+
+def measure_smallest(paths: Sequence[pathlib.Path]) -> Runs:
+    jobs = [(path, under) for path in paths for under in COLORS]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(lambda job: smallest_card(*job), jobs))
 
 
 def measure_pages() -> Runs:
@@ -227,6 +262,28 @@ def goals_table(all_cases: Sequence[Case], fills: Runs) -> list[str]:
     return lines
 
 
+def long_table(all_cases: Sequence[Case], longs: Runs) -> list[str]:
+    """Waste over what was live or pending, and all driver time, of LONG repetitions."""
+    by = {(run["trace"], run["prices"], run["lag"]): run for run in longs}
+    places = [(prices, lag) for prices in PRICES for lag in ("0", "step")]
+    lines = [row("trace", *(f"{prices}, {'level' if lag == '0' else 'one step behind'}" for prices, lag in places)), "|" + "---|" * 5]
+    for trace in dict.fromkeys(case.trace for case in all_cases):
+        found = [by.get((trace, *place)) for place in places]
+        lines += [row(trace, *(f"{lost(run):+.1f} %, {run['driver_ns'] / 1e9:.2f} s" for run in found if run))] if all(found) else []
+    return lines
+
+
+def smallest_table(all_cases: Sequence[Case], found: Runs) -> list[str]:
+    lines = [row("trace", "live or pending", *COLORS, "cenote on 80 GiB"), "|" + "---|" * (3 + len(COLORS))]
+    by = {(run["trace"], run["under"]): run for run in found}
+    for trace in dict.fromkeys(case.trace for case in all_cases):
+        ours = by.get((trace, "cenote"))
+        if ours and ours["pending_peak_bytes"] >= SMALL:
+            cards = [{**by[trace, name], "reserved_peak_bytes": by[trace, name]["smallest_bytes"]} for name in COLORS]
+            lines.append(row(trace, size(ours["pending_peak_bytes"]), *(f"{lost(card):+.1f} %" for card in cards), f"{lost(ours):+.1f} %"))
+    return lines
+
+
 # tools/wrap wraps it.
 PROSE = """# What the policy costs
 
@@ -252,6 +309,21 @@ What cenote is to reach, and how many traces of at least 64 MiB miss it today. A
 ![Waste of each trace with the GPU level with the program, 5 % and one step behind](pictures/policy-waste.png)
 
 {wastes}
+
+## In the long run
+
+What {long} repetitions come to under cenote: waste over what was live or pending, and all driver time.
+
+{longs}
+
+## The smallest card
+
+The smallest card on which four repetitions get through with the GPU one step behind, by the prices `{card}`, beyond what
+was live or pending; to {exact} %, and without the CUDA context. The last column says what cenote holds on a card of 80
+GiB: the difference is memory that it holds only while the card has room. Before they give up, the models of PyTorch's
+allocator give their cache back, as PyTorch does; that PyTorch waits for the device then is not counted.
+
+{smallest}
 
 ## Driver time
 
@@ -288,7 +360,7 @@ Blocks of 64 MiB until 80 GB are live, seconds of driver time:
 def write_page(content: Figures, folder: pathlib.Path, json_path: pathlib.Path) -> None:
     all_cases = cases(content["runs"])
     wastes, drivers, splits, pages = [], [], [], []
-    sizes, fills = content.get("pages", []), content.get("fill", [])
+    sizes, fills, longs, smallest = (content.get(name, []) for name in ("pages", "fill", "long", "smallest"))
     for prices in PRICES:
         for lag, text in LAGS.items():
             wastes += [f"### {prices}, the GPU {text}", "", *table(all_cases, prices, lag), ""]
@@ -297,10 +369,13 @@ def write_page(content: Figures, folder: pathlib.Path, json_path: pathlib.Path) 
         pages += [f"{prices}:", "", *pages_table(all_cases, sizes, prices), ""] if sizes else ["Not measured."]
     filled = [row("", *COLORS), "|" + "---|" * (1 + len(COLORS)),
               *(row(prices, *(f"{fill_ns(fills, prices, name) / 1e9:.2f}" for name in COLORS)) for prices in PRICES)]
+    parts = {"goals": goals_table(all_cases, fills), "wastes": wastes, "drivers": drivers, "splits": splits, "pages": pages,
+             "fills": filled if fills else [], "longs": long_table(all_cases, longs) if longs else [],
+             "smallest": smallest_table(all_cases, smallest) if smallest else []}
     (folder / "pictures").mkdir(parents=True, exist_ok=True)
     page = PROSE.format(json=os.path.relpath(json_path, folder), repeat=content["repeat"], date=content["date"], machine=content["machine"],
-                        goals="\n".join(goals_table(all_cases, fills)), splits="\n".join(splits).strip(), pages="\n".join(pages).strip(),
-                        fills="\n".join(filled if fills else ["Not measured."]), wastes="\n".join(wastes).strip(), drivers="\n".join(drivers).strip())
+                        long=LONG, card=CARD, exact=round(100 / CARD_STEPS, 1),
+                        **{name: "\n".join(lines).strip() or "Not measured." for name, lines in parts.items()})
     (folder / "policy.md").write_text(page, encoding="utf-8")
     subprocess.run([ROOT / "tools/wrap", folder / "policy.md"], check=True, stdout=subprocess.DEVNULL)
     draw_waste(all_cases, folder / "pictures/policy-waste.png")
@@ -386,7 +461,8 @@ def main() -> int:
     today = str(datetime.date.today())
     content = read(options.old) if options.old else {
         "date": today, "machine": machine(), "gpu": "simulated, 80GiB", "bench": "bench/policy/run.py", "repeat": REPEAT,
-        "runs": measure(traces(options.traces)), "pages": measure_pages(), "fill": measure_fill()}
+        "runs": measure(traces(options.traces)), "long": measure_long(traces(options.traces)), "smallest": measure_smallest(traces(options.traces)),
+        "pages": measure_pages(), "fill": measure_fill()}
     page = ROOT / "docs" if options.publish else options.out
     path = ROOT / f"bench/results/{content['date']}-policy.json" if options.publish else options.out / "policy.json"
     write_json(content, path)

@@ -16,7 +16,7 @@ MIB = 1 << 20
 FIELDS = (
     "trace records live_peak_bytes reserved_peak_bytes reserved_peak_default_budget_bytes address_peak_bytes driver_calls_first "
     "driver_calls_last driver_calls_other waits ooms metadata_bytes driver_ns seconds under lag pending_peak_bytes driver_first_ns "
-    "driver_last_ns pace driver_first_split"
+    "driver_last_ns pace orders_first orders_last driver_first_split"
 ).split()
 
 # What PyTorch's native allocator holds over the live peak, by lag (cenote replay --under native --repeat 4).
@@ -137,6 +137,15 @@ class Replay(unittest.TestCase):
         self.assertEqual(expandable["reserved_peak_bytes"], 80 * MIB)
         self.assertEqual(ours["driver_first_ns"] + ours["driver_last_ns"] <= ours["driver_ns"], True)
         self.assertEqual(set(native["driver_first_split"].values()), {0})
+
+    def test_waits_of_streams_are_counted_by_repetition(self):
+        """With order:2 the second stream waits for what the first one still uses; the first does the same when it comes round again."""
+        path = self.trace(f"0,a,1,{64 * MIB},1,0\n1,f,1,,1,0\n2,a,2,{64 * MIB},2,0\n3,f,2,,2,0\n")
+        for order, first, last, reserved in (1, 0, 0, 128), (2, 1, 2, 64):
+            os.environ["CENOTE_CONF"] = f"order:{order}"
+            got = self.figures("--gpu-lag", "1", "--repeat", "2", path)
+            self.assertEqual((got["orders_first"], got["orders_last"], got["reserved_peak_bytes"]), (first, last, reserved * MIB))
+        del os.environ["CENOTE_CONF"]
 
     def test_where_the_driver_time_goes(self):
         """Two pages of 8 MiB are made for the first stream and move to the second; one more tells at the start what the device can do."""

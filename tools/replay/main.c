@@ -196,10 +196,12 @@ static void print_json(const struct line *line, const struct replay_result *r)
            ",\"driver_calls_last\":%" PRIu64 ",\"driver_calls_other\":%" PRIu64 ",\"waits\":%" PRIu64 ",\"ooms\":%" PRIu64
            ",\"metadata_bytes\":%" PRIu64 ",\"driver_ns\":%" PRIu64 ",\"seconds\":%.6f,\"under\":\"%s\",\"lag\":\"%s\""
            ",\"pending_peak_bytes\":%" PRIu64
-           ",\"driver_first_ns\":%" PRIu64 ",\"driver_last_ns\":%" PRIu64 ",\"pace\":\"%s\"",
+           ",\"driver_first_ns\":%" PRIu64 ",\"driver_last_ns\":%" PRIu64 ",\"pace\":\"%s\""
+           ",\"orders_first\":%" PRIu64 ",\"orders_last\":%" PRIu64,
            name, t->in_file, t->live_peak, r->reserved_peak, line->default_peak, r->address_peak, r->calls_first, r->calls_last,
            r->calls_other, r->waits, r->ooms, r->metadata, r->driver_ns, r->seconds, line->allocator->name, line->request->lag,
-           line->pending_peak, r->driver_first_ns, r->driver_last_ns, t->has_times ? "trace" : "assumed");
+           line->pending_peak, r->driver_first_ns, r->driver_last_ns, t->has_times ? "trace" : "assumed",
+           r->orders_first, r->orders_last);
     print_split(&r->first);
     printf("}\n");
 }

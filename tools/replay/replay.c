@@ -181,7 +181,7 @@ static bool moves_memory(enum driver_call call)
 
 struct figures {
     uint64_t moved, other; /* driver calls */
-    uint64_t waits, metadata;
+    uint64_t waits, orders, metadata;
     struct driver_split split;
 };
 
@@ -206,6 +206,7 @@ static bool read_figures(struct player *p, struct figures *figures)
         figures->split.pages_created += stats.pages_created;
         figures->split.pages_moved += stats.pages_harvested;
         figures->waits += stats.waits;
+        figures->orders += stats.orders;
         p->result->page_bytes = stats.page_bytes;
         figures->metadata += stats.metadata;
     }
@@ -237,8 +238,10 @@ static bool play_all(struct player *p)
         if (!read_figures(p, &after))
             return false;
         result->calls_last = after.moved - before.moved;
+        result->orders_last = after.orders - before.orders;
         if (i == 0) {
             result->calls_first = result->calls_last;
+            result->orders_first = result->orders_last;
             result->first = after.split; /* the tallies and the pools began at 0 */
         }
         before = after;

@@ -43,6 +43,7 @@ struct replay_result {
     uint64_t calls_first, calls_last;        /* handles created, mapped and unmapped in the first and the last repetition */
     uint64_t calls_other;                    /* all other driver calls of all repetitions that cenote counts */
     uint64_t waits, ooms, metadata;
+    uint64_t orders_first, orders_last;      /* times a stream was made to wait on the device, in the first and the last repetition */
     uint64_t driver_ns;                      /* modelled cost of all driver calls of all repetitions */
     uint64_t driver_first_ns, driver_last_ns; /* in the first and the last repetition, of calls by the program's own thread: it waits for them */
     struct driver_split first;               /* of the first repetition */
