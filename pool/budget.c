@@ -2,16 +2,17 @@
  * budget.c: may free pages move, or are new ones created instead? And does the pool waste so much that small blocks go to heaps of their own?
  *
  * A page that moves takes driver time now. A page that is created instead takes driver time, too, again when it is given back, and memory in between.
- * So pages move only if the pool would otherwise hold one percent more than was ever live at one time, or two while the device is behind: then slots
- * in flight cannot be unmapped, places slide past them, and one move leads to others. Under shortage the pool makes do without that. A budget for
- * moving is twice the driver time that the pool's new pages have taken so far, a tenth of a second, and a sixth of harvest_budget of the time since
- * the pool was opened. Two budgets may be spent at one percent of waste, and each further one only at one percent more. Beyond the sixth no page
- * moves: so in the long run moving takes harvest_budget of the time, and twelve times what creating pages takes. Between two budgets the waste rises
- * evenly. Without a budget (harvest_budget:off) pages always move.
+ * So a budget for moving is twice the driver time that the pool's new pages have taken so far, a tenth of a second, and a sixth of harvest_budget
+ * of the time since the pool was opened. Within one budget pages always move. Each further budget is spent only at one more percent of waste: of
+ * memory that the pool would hold beyond what was ever live at one time. Beyond the sixth no page moves: so in the long run moving takes
+ * harvest_budget of the time, and twelve times what creating pages takes. Between two budgets the waste rises evenly.
  *
- *     moving has taken            up to 2 budgets    3 budgets    4 budgets ...    6 budgets    more
- *     waste                       1 %                2 %          3 %              5 %          any
- *     while the device is behind  2 %                2 %          3 %              5 %          any
+ *     moving has taken             up to 1 budget    2 budgets    3 budgets    4 budgets ...    6 budgets    more
+ *     waste                        0                 1 %          2 %          3 %              5 %          any
+ *     while the device is behind   2 %               2 %          2 %          3 %              5 %          any
+ *
+ * While the device is behind, slots in flight cannot be unmapped, places slide past them, and one move leads to others. So the pool holds two
+ * percent before a page moves then; under shortage it makes do without. Without a budget (harvest_budget:off) pages always move.
  *
  * All times are measured: on a card on which moving is dear the budget is used up sooner, and the pool puts up with a little more waste.
  *
@@ -31,8 +32,7 @@
 #define SORTS_PAGES  16ull
 #define REGIONS_A_LOOK 256         /* chosen: some ten microseconds */
 #define WASTE_STEP   0.01          /* what a further budget is worth, as a part of what was live */
-#define WASTE_LEVEL  0.01          /* chosen, as the next: held before a page moves, see docs/design.md */
-#define WASTE_BEHIND 0.02          /* the same while the device is behind */
+#define WASTE_BEHIND 0.02          /* chosen: held before a page moves while the device is behind, see docs/design.md */
 
 /*
  * A fill has run: how long the creating, the unmapping of what was there, and the mapping took. Old mappings are there because pages moved; what was
@@ -86,7 +86,7 @@ uint64_t budget_growth(cenote_pool *pool, uint64_t bytes, uint64_t now)
     if (spent > BUDGETS_MAX * budget)
         return UINT64_MAX;
     double waste = spent > budget ? (spent / budget - 1) * WASTE_STEP : 0;
-    double least = pool->store.pages.fences.count ? WASTE_BEHIND : WASTE_LEVEL;
+    double least = pool->store.pages.fences.count ? WASTE_BEHIND : 0;
     uint64_t most = need + (uint64_t)((waste > least ? waste : least) * (double)need);
     return most > reserved ? most - reserved : 0;
 }

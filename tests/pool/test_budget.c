@@ -26,14 +26,11 @@ static uint64_t growth(uint64_t moving_ns)
     return budget_growth(&pool, 0, 0);
 }
 
-CASE(pages_move_only_beyond_one_percent_of_waste)
+CASE(within_one_budget_pages_move)
 {
     reset(0.01);
-    EXPECT_EQ(growth(0), NEED / 100);
-    EXPECT_EQ(growth(2 * BUDGET), NEED / 100);
-    pool.store.pages.reserved = NEED + NEED / 100;
     EXPECT_EQ(growth(0), 0);
-    EXPECT_EQ(growth(2 * BUDGET), 0);
+    EXPECT_EQ(growth(BUDGET), 0);
 }
 
 CASE(while_the_device_is_behind_pages_move_only_beyond_two_percent_of_waste)
@@ -50,7 +47,7 @@ CASE(while_the_device_is_behind_pages_move_only_beyond_two_percent_of_waste)
 CASE(each_further_budget_is_worth_one_percent)
 {
     reset(0.01);
-    EXPECT_EQ(growth(3 * BUDGET), 2 * NEED / 100);
+    EXPECT_EQ(growth(2 * BUDGET), NEED / 100);
     EXPECT_EQ(growth(4 * BUDGET), 3 * NEED / 100);
     EXPECT_EQ(growth(6 * BUDGET), 5 * NEED / 100);
     EXPECT_EQ(growth(6 * BUDGET + 1), UINT64_MAX);
@@ -63,12 +60,10 @@ CASE(a_budget_is_what_new_pages_cost_twice_and_a_sixth_of_the_time_that_is_allow
 {
     reset(0.01);
     pool.remap.creating_ns = SECOND;
-    pool.store.pages.reserved = NEED + NEED / 100;
-    EXPECT_EQ(growth(4 * SECOND + 2 * BUDGET), 0);
-    EXPECT(growth(4 * SECOND + 2 * BUDGET + 1000) > 0); /* two budgets are worth one percent */
+    EXPECT_EQ(growth(2 * SECOND + BUDGET), 0);
+    EXPECT(growth(2 * SECOND + BUDGET + 1000) > 0);
     reset(0.06);
-    pool.store.pages.reserved = NEED + NEED / 100;
-    pool.remap.moving_ns = 2 * (BUDGET + SECOND);
+    pool.remap.moving_ns = BUDGET + SECOND;
     EXPECT(budget_growth(&pool, 0, 0) > 0);
     EXPECT_EQ(budget_growth(&pool, 0, 100 * SECOND), 0);
     pool.remap.moving_ns = 6 * (BUDGET + SECOND) + 1000;
@@ -92,7 +87,7 @@ CASE(without_a_budget_pages_always_move_and_with_none_once)
     EXPECT_EQ(growth(100 * SECOND), 0);
     reset(0);
     pool.remap.creating_ns = SECOND;
-    EXPECT_EQ(growth(0), NEED / 100);
+    EXPECT_EQ(growth(0), 0);
     EXPECT_EQ(growth(1), UINT64_MAX);
 }
 
