@@ -78,7 +78,7 @@ def measure_long(paths: Sequence[pathlib.Path]) -> Runs:
 
 
 def smallest_card(path: pathlib.Path, under: str) -> Figures:
-    """The smallest card on which the replay does not run out of memory, with the GPU one step behind, found by bisection; without a context. Not of SMALL traces."""
+    """The smallest card on which the replay does not run out of memory, with the GPU one step behind, by bisection. SMALL traces are not tried."""
     whole = replay(path, CARD, "step", under=(under,))[0]
     need = whole["pending_peak_bytes"]
     pages = ("--page-mib", str(PAGE)) if under == "cenote" else ()  # those of the card of 80 GiB, so that the card alone differs
