@@ -7,12 +7,8 @@
  * memory that the pool would hold beyond what was ever live at one time. Beyond the sixth no page moves: so in the long run moving takes
  * harvest_budget of the time, and twelve times what creating pages takes. Between two budgets the waste rises evenly.
  *
- *     moving has taken             up to 1 budget    2 budgets    3 budgets    4 budgets ...    6 budgets    more
- *     waste                        0                 1 %          2 %          3 %              5 %          any
- *     while the device is behind   2 %               2 %          2 %          3 %              5 %          any
- *
- * While the device is behind, slots in flight cannot be unmapped, places slide past them, and one move leads to others. So the pool holds two
- * percent before a page moves then; under shortage it makes do without. Without a budget (harvest_budget:off) pages always move.
+ *     moving has taken    up to 1 budget    2 budgets    3 budgets ...    6 budgets    more
+ *     waste               0                 1 %          2 %              5 %          any
  *
  * All times are measured: on a card on which moving is dear the budget is used up sooner, and the pool puts up with a little more waste.
  *
@@ -32,7 +28,6 @@
 #define SORTS_PAGES  16ull
 #define REGIONS_A_LOOK 256         /* chosen: some ten microseconds */
 #define WASTE_STEP   0.01          /* what a further budget is worth, as a part of what was live */
-#define WASTE_BEHIND 0.02          /* chosen: held before a page moves while the device is behind, see docs/design.md */
 
 /*
  * A fill has run: how long the creating, the unmapping of what was there, and the mapping took. Old mappings are there because pages moved; what was
@@ -81,13 +76,11 @@ uint64_t budget_growth(cenote_pool *pool, uint64_t bytes, uint64_t now)
     double start = share > 0 ? GRACE_NS + PAGE_COSTS * (double)pool->remap.creating_ns : 0;
     double budget = start + share * (double)(now - pool->config.opened_ns);
     uint64_t need = need_with(pool, bytes), reserved = pool->store.pages.reserved;
-    if (share < 0)
+    if (share < 0 || spent <= budget)
         return 0;
     if (spent > BUDGETS_MAX * budget)
         return UINT64_MAX;
-    double waste = spent > budget ? (spent / budget - 1) * WASTE_STEP : 0;
-    double least = pool->store.pages.fences.count ? WASTE_BEHIND : 0;
-    uint64_t most = need + (uint64_t)((waste > least ? waste : least) * (double)need);
+    uint64_t most = need + (uint64_t)((spent / budget - 1) * WASTE_STEP * (double)need);
     return most > reserved ? most - reserved : 0;
 }
 

@@ -33,17 +33,6 @@ CASE(within_one_budget_pages_move)
     EXPECT_EQ(growth(BUDGET), 0);
 }
 
-CASE(while_the_device_is_behind_pages_move_only_beyond_two_percent_of_waste)
-{
-    reset(0.01);
-    pool.store.pages.fences.count = 1;
-    EXPECT_EQ(growth(0), NEED / 50);
-    EXPECT_EQ(growth(3 * BUDGET), NEED / 50);
-    EXPECT_EQ(growth(4 * BUDGET), 3 * NEED / 100);
-    pool.config.options.harvest_budget = -1;
-    EXPECT_EQ(growth(0), 0);
-}
-
 CASE(each_further_budget_is_worth_one_percent)
 {
     reset(0.01);
@@ -83,7 +72,6 @@ CASE(need_is_the_most_that_was_ever_live)
 CASE(without_a_budget_pages_always_move_and_with_none_once)
 {
     reset(-1);
-    EXPECT_EQ(growth(0), 0);
     EXPECT_EQ(growth(100 * SECOND), 0);
     reset(0);
     pool.remap.creating_ns = SECOND;
