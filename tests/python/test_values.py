@@ -363,6 +363,63 @@ def test_what_is_forgotten_keeps_what_it_is_like(dry):  # noqa: F811
     assert kinds[line_of(FORGOTTEN, "losses.append(loss.item())")] == "loss" and kinds[line_of(FORGOTTEN, "numbers.append(")] == "number"
 
 
+LEFT = """
+    import ctypes, math, resource, torch
+    cuda = ctypes.CDLL("libcuda.so.1")
+    kernel = lambda: cuda.sim_launch_kernel(None, None)
+    x = torch.arange(4).cuda()
+    other = torch.from_dlpack(x)
+    kernel()
+    other.fill_(7)                              # the newest values that this memory has, whatever is left of the other name
+    assert x.tolist() == [7] * 4 and other.tolist() == [7] * 4
+    x = torch.arange(8).cuda()
+    kernel()
+    assert cuda.cuMemsetD8_v2(ctypes.c_ulonglong(x.data_ptr()), ctypes.c_ubyte(0), ctypes.c_size_t(64)) == 0
+    assert x.tolist() != list(range(8))
+    weight = torch.randn(2048, 2048, device="cuda")
+    x = torch.full((64,), 1.0, device="cuda")
+    x[1:] = (weight @ weight)[0, :63]
+    kernel()
+    assert math.isfinite((x - 9).log().sum().item())        # what was not known in it is not likely
+    x = torch.rand(500_000).cuda()
+    total = x.log().sum()
+    del x                                       # and with it what its values are
+    kernel()
+    assert not math.isnan(total.item())
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for step in range(60):
+        ids = torch.full((1 << 20,), step).cuda()           # 8 MiB, which the next step replaces
+        kernel()
+        torch.ones(1, device="cuda").add_(1)                # an operator finds that the kernel has run
+        del ids
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 200 << 10, f"{grown >> 10} MiB"
+    print("nothing is left")
+"""
+
+
+def test_what_is_left_ends_with_its_storage_or_with_a_write(dry):  # noqa: F811
+    done, _ = dry(LEFT, "--gpu", "2GiB", "--steps", "0")
+    assert "nothing is left" in done.stdout, done.stdout + done.stderr
+
+
+BEYOND = """
+    import torch
+    loss = torch.nn.functional.mse_loss(torch.ones(1000).cuda(), torch.zeros(1000).cuda())
+    assert loss.untyped_storage().nbytes() > 4 and loss.item() == 1
+    whole = loss.as_strided((1000,), (1,))
+    whole[5].item()
+    whole.fill_(3)
+    assert loss.item() == 3 and whole.sum().item() == 3000
+"""
+
+
+def test_what_a_view_shows_beyond_a_loss_is_not_known(dry):  # noqa: F811
+    done, found = dry(BEYOND, "--gpu", "2GiB", "--steps", "0")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [row["line"] for row in found["unknown_reads"]] == [line_of(BEYOND, "[5].item()")] and found["known_reads"] == 3
+
+
 def test_what_is_captured_is_not_done(dry):  # noqa: F811
     """A captured call has not run: the number that the program reads before the first replay is nobody's to know."""
     done, found = dry("""

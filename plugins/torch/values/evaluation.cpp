@@ -66,7 +66,7 @@ static Value plain_value(const Operand &o, Buffers &buffers)
         return {plausible(nothing, o.sizes, o.type, static_cast<uint64_t>(o.offset) + o.sizes.size()), !extent(o)};
     auto found = buffers.find(o.version.get());
     if (found != buffers.end())
-        return {view_of(found->second, o), o.is_filled || knows(*o.version, o)};
+        return {view_of(found->second, o), o.is_filled || knows(*o.version, o), o.version->is_likely};
     if (o.version->size > KNOWN_MOST || (o.version->size > UNKNOWN_MOST && o.version->is_made_up && c10::isFloatingType(o.version->type)))
         return piece_of(o);
     evaluate(*o.version);
@@ -138,7 +138,7 @@ static bool belongs_to(const Call &call, const Version &version)
 }
 
 /* The stack for the call: its arguments with the values of its operands, and what it writes in `buffers`. */
-static Stack arguments_of(const Call &call, Buffers &buffers, bool &is_known)
+static Stack arguments_of(const Call &call, Buffers &buffers, Sure &sure)
 {
     for (const auto &o : call.operands)
         if (o.is_written && !buffers.count(o.version.get())) {
@@ -150,7 +150,8 @@ static Stack arguments_of(const Call &call, Buffers &buffers, bool &is_known)
         stack.push_back(argument.isDevice() ? c10::IValue(c10::Device(c10::kCPU)) : argument);
     for (const auto &o : call.operands) {
         Value value = value_in(o, buffers);
-        is_known = is_known && value.is_known;
+        sure.is_known = sure.is_known && value.is_known;
+        sure.is_likely = sure.is_likely && (value.is_known || value.is_likely);
         put_argument(stack, call, o, value.tensor);
     }
     return stack;
@@ -177,11 +178,11 @@ private:
     at::Tensor before_;
 };
 
-static Stack compute(Call &call, Buffers &buffers, bool &is_known)
+static Stack compute(Call &call, Buffers &buffers, Sure &sure)
 {
-    Stack stack = arguments_of(call, buffers, is_known);
+    Stack stack = arguments_of(call, buffers, sure);
     std::optional<Choice> choice;
-    if (!is_known && !call.is_likely)
+    if (!sure.is_likely)
         choice.emplace(call, stack);
     Drawing drawing(call);
     made++;
@@ -191,20 +192,27 @@ static Stack compute(Call &call, Buffers &buffers, bool &is_known)
     return stack;
 }
 
-static void keep(const Result &r, const at::Tensor &got, bool is_known)
+/* No NaN is plausible. PyTorch has no such operator for numbers of one byte. */
+static bool can_be_no_number(c10::ScalarType type)
+{
+    return c10::isFloatingType(type) && c10::elementSize(type) > 1;
+}
+
+static void keep(const Result &r, const at::Tensor &got, const Sure &sure)
 {
     VersionP v = r.version.lock();
     if (!v || v->bytes.defined())
         return;
     TORCH_CHECK(got.sizes() == c10::IntArrayRef(r.sizes), "another size on the CPU");
-    at::Tensor value = is_known || v->is_likely || !got.is_floating_point() ? got : got.nan_to_num(0, INFINITY, -INFINITY); /* no NaN is plausible */
-    if (!is_known && !v->is_likely && v->falls)
+    at::Tensor value = sure.is_likely || !can_be_no_number(got.scalar_type()) ? got : got.nan_to_num(0, INFINITY, -INFINITY);
+    if (!sure.is_likely && v->falls)
         let_fall(value, *v);
     auto bytes = at::zeros({v->size}, at::kByte);
     at::empty({0}, at::TensorOptions().dtype(r.type)).set_(bytes.storage(), r.offset, r.sizes, r.strides).copy_(value);
     v->bytes = bytes;
-    if (!is_known && v->is_known)
+    if (!sure.is_known && v->is_known)
         lose(*v);
+    v->is_likely &= sure.is_likely;
 }
 
 static at::Tensor view_as_numbers(const Version &v)
@@ -214,13 +222,14 @@ static at::Tensor view_as_numbers(const Version &v)
 }
 
 /* A version after the call that wrote to `before`. The operator can have given its storage another size. */
-static void keep_written(const Call &call, const Version &before, Version &v, const at::Tensor &bytes, bool is_known)
+static void keep_written(const Call &call, const Version &before, Version &v, const at::Tensor &bytes, const Sure &sure)
 {
     TORCH_CHECK(static_cast<int64_t>(bytes.storage().nbytes()) >= v.size, "another size on the CPU");
     v.bytes = v.size == before.size ? bytes : at::empty({0}, at::kByte).set_(bytes.storage(), 0, {v.size}, {1});
-    if (before.is_lost || (call.is_known && !is_known))
+    if (before.is_lost || (call.is_known && !sure.is_known))
         lose(v);
-    if (!is_known && !v.is_likely && v.unknown.empty() && c10::isFloatingType(v.type))
+    v.is_likely &= sure.is_likely;
+    if (!sure.is_likely && v.unknown.empty() && can_be_no_number(v.type))
         view_as_numbers(v).nan_to_num_(0, INFINITY, -INFINITY);
 }
 
@@ -235,26 +244,26 @@ static void make(Call &call)
     call.was_made = true;
     try {
         Buffers buffers;
-        bool is_known = true;
-        Stack out = compute(call, buffers, is_known);
+        Sure sure;
+        Stack out = compute(call, buffers, sure);
         for (const auto &r : call.results)
-            keep(r, tensor_in(out.at(static_cast<size_t>(r.place)), r.element), is_known);
+            keep(r, tensor_in(out.at(static_cast<size_t>(r.place)), r.element), sure);
         for (const auto &[operand, after] : call.written)
             if (VersionP v = after.lock()) {
                 const Version &before = *call.operands[operand].version;
-                keep_written(call, before, *v, buffers.at(&before), is_known);
+                keep_written(call, before, *v, buffers.at(&before), sure);
             }
     } catch (const std::exception &) {
     }
     call.let_go();
 }
 
-bool compute_now(Call &call, Stack &out, bool &is_known)
+bool compute_now(Call &call, Stack &out, Sure &sure)
 {
     OnCpu guard;
     try {
         Buffers buffers;
-        out = compute(call, buffers, is_known);
+        out = compute(call, buffers, sure);
         return true;
     } catch (const std::exception &) {
         return false;

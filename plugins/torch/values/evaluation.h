@@ -19,6 +19,11 @@ private:
     at::NoGradGuard grad_;
 };
 
+/* How sure values are: what is known is likely, too. */
+struct Sure {
+    bool is_known = true, is_likely = true;
+};
+
 struct Value {
     at::Tensor tensor;  /* on the CPU; not to be written to */
     bool is_known;
@@ -30,7 +35,7 @@ Value value_in_memory(const Operand &o, const Version &upload); /* of the same s
 /* Where an index says that the call writes: a mask of the storage's elements. */
 bool compute_places(const Call &call, at::Tensor &mask);
 /* All results of a call that was not recorded, after its arguments on the stack; false: it cannot be computed. */
-bool compute_now(Call &call, torch::jit::Stack &out, bool &is_known);
+bool compute_now(Call &call, torch::jit::Stack &out, Sure &sure);
 void evaluate(Version &version);
 void settle(Version &version);   /* depends on no call afterwards: computed, or unknown if that is too much work */
 uint64_t computed();    /* calls so far */

@@ -172,13 +172,14 @@ bool begin_reading()
 static void read_answer(const Seen &seen, c10::DispatchKeySet keys)
 {
     torch::jit::Stack out;
-    bool is_known = true, has_answer = false, is_itself = seen.argument(0).toTensor().is_same(seen.argument(1).toTensor());
+    Sure sure;
+    bool has_answer = false, is_itself = seen.argument(0).toTensor().is_same(seen.argument(1).toTensor());
     guarded([&] {
         std::lock_guard<std::mutex> hold(tape_lock);
         forget_unexplained();
         if (static_cast<int64_t>(seen.argument(0).toTensor().nbytes()) <= KNOWN_MOST) {
             auto call = call_of(seen);
-            has_answer = compute_now(*call, out, is_known);
+            has_answer = compute_now(*call, out, sure);
         }
     });
     {
@@ -186,7 +187,7 @@ static void read_answer(const Seen &seen, c10::DispatchKeySet keys)
         run_seen(seen, keys, nullptr);
     }
     seen.stack->back() = has_answer ? out.back() : c10::IValue(is_itself);
-    tell(FLAG, has_answer && is_known);
+    tell(FLAG, has_answer && sure.is_known);
 }
 
 /* --- copies */
@@ -326,10 +327,11 @@ static std::vector<uint64_t> count(const Seen &seen, Effect &e, bool &is_known)
     torch::jit::Stack out;
     bool can = e.call != nullptr || from.nbytes() <= KNOWN_MOST;
     auto call = can && !seen.is_strange && !seen.what.is_heavy ? call_of(seen) : nullptr;
-    is_known = true;
+    Sure sure;
     size_t results = seen.handle.schema().returns().size();
-    if (!call || !compute_now(*call, out, is_known) || (!is_known && !call->is_likely && policy == Policy::largest))
+    if (!call || !compute_now(*call, out, sure) || (!sure.is_likely && policy == Policy::largest))
         return count_blindly(seen, e, is_known);
+    is_known = sure.is_known;
     const at::Tensor first = out[out.size() - results].toTensor();
     for (size_t i = 0; i < results; i++)
         e.values.push_back(out[out.size() - results + i].toTensor());

@@ -102,7 +102,7 @@ static void weigh_tensor(Weight &w, Effect &e, const Seen &seen, const at::Tenso
     }
     bool covers = writes && covers_storage(t), blank = covers && seen.what.replaces;
     int64_t shift;
-    VersionP v = writes ? tape_version(t.storage()) : tape_look(t, shift);
+    VersionP v = writes ? tape_version_of(t) : tape_look(t, shift);
     if (v && writes && v->memory && !is_large_upload(*v) && v.use_count() > 2) /* V13: the table's, ours, and that of a call */
         evaluate(*v);
     w.masks_only &= t.scalar_type() == at::kBool;
@@ -249,7 +249,6 @@ std::shared_ptr<Call> call_of(const Seen &seen)
             VersionP &v = o.version; /* V13 */
             if (v && v->memory && !is_large_upload(*v) && (writes || v->size <= SMALL_MOST))
                 evaluate(*v);
-            call->is_likely &= is_blank || o.is_filled || (o.version && (o.version->is_likely || knows(*o.version, o)));
             call->operands.push_back(std::move(o));
         });
         if (!value.isTensor() || !value.toTensor().defined() || !value.toTensor().is_cuda())

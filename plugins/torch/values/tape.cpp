@@ -24,6 +24,7 @@
 #include "evaluation.h"
 #include "parts.h"
 
+#include <ATen/EmptyTensor.h>
 #include <c10/util/flat_hash_map.h>
 
 #include <pthread.h>
@@ -55,7 +56,8 @@ struct Entry {
 static ska::flat_hash_map<c10::StorageImpl *, Entry> table;
 static std::map<uintptr_t, c10::StorageImpl *> by_address;  /* the same entries: no two of them overlap */
 static ska::flat_hash_map<c10::StorageImpl *, Entry> remains; /* of entries that were forgotten: none of them is in `table` */
-static size_t sweep_remains_at = 4096;
+static size_t sweep_remains_at = 4096, bytes_since_sweep;   /* entries; bytes of those that became remains */
+static constexpr size_t LEFT_MOST = 64 << 20;                /* bytes of remains that may be of storages that are gone. Chosen. */
 static size_t sweep_at = 4096;                              /* entries, of which many may be of storages that are gone. Chosen. */
 static uint64_t numbers;
 static std::atomic<int64_t> held_bytes; /* calls can end with a thread of the program's */
@@ -105,21 +107,38 @@ bool is_plain_on(const at::Tensor &t)
 
 static VersionP holder(const c10::Storage &storage, int64_t &offset);
 
+static bool has_all_of(const Version &v, const at::Tensor &t, int64_t shift)
+{
+    auto size = static_cast<size_t>(v.size), from = static_cast<size_t>(shift);
+    return from + t.storage().nbytes() <= size || from + at::detail::computeStorageNbytes(t.sizes(), t.strides(), t.element_size(),
+        static_cast<size_t>(t.storage_offset())) <= size;
+}
+
+/* A loss has the memory of all that it is the mean of, but values only of itself (recording.cpp). A view can show more. */
+VersionP tape_version_of(const at::Tensor &t)
+{
+    VersionP v = tape_version(t.storage());
+    if (!v || has_all_of(*v, t, 0))
+        return v;
+    tape_put(t.storage(), nullptr);
+    return nullptr;
+}
+
 /* What is read by this tensor: of memory that has two names, the version that the other one has. */
 VersionP tape_look(const at::Tensor &t, int64_t &shift)
 {
     shift = 0;
-    VersionP v = tape_version(t.storage());
+    VersionP v = tape_version_of(t);
     if (v || static_cast<int64_t>(t.storage().nbytes()) > KNOWN_MOST)
         return v;
     v = holder(t.storage(), shift);
-    return v && shift % static_cast<int64_t>(t.element_size()) == 0 ? v : nullptr;
+    return v && shift % static_cast<int64_t>(t.element_size()) == 0 && has_all_of(*v, t, shift) ? v : nullptr;
 }
 
 Operand operand_of(const at::Tensor &t, int argument, int element, bool is_written)
 {
     int64_t shift = 0;
-    VersionP v = is_written ? tape_version(t.storage()) : tape_look(t, shift);
+    VersionP v = is_written ? tape_version_of(t) : tape_look(t, shift);
     return {argument, element, std::move(v), c10::DimVector(t.sizes()), c10::DimVector(t.strides()),
             t.storage_offset() + shift / static_cast<int64_t>(t.element_size()), t.scalar_type(), is_written,
             t.is_conj(), t.is_neg()};
@@ -141,14 +160,18 @@ bool covers_storage(const at::Tensor &t)
     return t.nbytes() == t.storage().nbytes() && t.is_non_overlapping_and_dense();
 }
 
-/* The entry's memory may be written to from now on: a version that is only there is lost to the calls that have it (V13). */
-static void erase(ska::flat_hash_map<c10::StorageImpl *, Entry>::iterator found)
+/* The memory may be written to from now on: a version that is only there is lost to the calls that have it (V13). */
+static void leave_memory(Version &v)
 {
-    Version &v = *found->second.version;
     if (v.memory && !v.bytes.defined()) {
         v.memory = nullptr;
         lose(v);
     }
+}
+
+static void erase(ska::flat_hash_map<c10::StorageImpl *, Entry>::iterator found)
+{
+    leave_memory(*found->second.version);
     by_address.erase(reinterpret_cast<uintptr_t>(found->second.at));
     table.erase(found);
 }
@@ -179,10 +202,14 @@ static VersionP left_of(const VersionP &v)
         return v->is_made_up && v->type != at::kBool ? another(*v) : v;
     if (v->size > (c10::isIntegralType(v->type, true) ? KNOWN_MOST : UNKNOWN_MOST) || v->fill == Fill::zero) /* zeros are there to be written to */
         return nullptr;
-    if (v->memory && !v->bytes.defined())
-        evaluate(*v);
+    try {
+        if (v->memory && !v->bytes.defined())
+            evaluate(*v);
+    } catch (const std::exception &) { /* there is no memory for it: the rest has to be forgotten all the same */
+        return nullptr;
+    }
     VersionP made = another(*v);
-    made->is_likely = true;
+    made->is_likely = v->is_known;
     made->same = v->same ? v->same : v;
     made->depth = made->same->bytes.defined() ? 0 : made->same->depth;
     return made;
@@ -193,6 +220,7 @@ static void sweep_remains()
     for (auto each = remains.begin(); each != remains.end();)
         each = each->second.storage.expired() ? remains.erase(each) : std::next(each);
     sweep_remains_at = std::max<size_t>(4096, remains.size() * 2);
+    bytes_since_sweep = 0;
 }
 
 static void sweep()
@@ -211,6 +239,16 @@ static bool is_current(const Entry &entry, const c10::Storage &storage)
     return entry.size == storage.nbytes() && entry.at == storage.data();
 }
 
+static std::map<uintptr_t, c10::StorageImpl *>::iterator first_from(uintptr_t from);
+
+/* Another storage over the same memory was written to since (V5). */
+static bool has_others(const c10::Storage &storage)
+{
+    auto from = reinterpret_cast<uintptr_t>(storage.data());
+    auto each = first_from(from);
+    return each != by_address.end() && each->first < from + storage.nbytes();
+}
+
 /* What is left of an entry becomes one when it is looked at: from then on it has values. */
 static Entry *entry_of(const c10::Storage &storage)
 {
@@ -220,8 +258,10 @@ static Entry *entry_of(const c10::Storage &storage)
         auto left = remains.find(key);
         if (left == remains.end())
             return nullptr;
-        if (is_current(left->second, storage))
+        if (is_current(left->second, storage) && !has_others(storage))
             tape_put(storage, VersionP(left->second.version));
+        else
+            remains.erase(left);
         found = table.find(key);
     }
     return found != table.end() && is_current(found->second, storage) ? &found->second : nullptr;
@@ -253,13 +293,20 @@ static VersionP holder(const c10::Storage &storage, int64_t &offset)
     return holder && holder->data() == entry.at && holder->nbytes() == entry.size ? entry.version : nullptr;
 }
 
+/* The first entry that has an address from this one on; it may begin before. */
+static std::map<uintptr_t, c10::StorageImpl *>::iterator first_from(uintptr_t from)
+{
+    auto each = by_address.lower_bound(from);
+    if (each != by_address.begin() && std::prev(each)->first + table.find(std::prev(each)->second)->second.size > from)
+        --each;
+    return each;
+}
+
 /* Forgets other storages over the same memory: those that are gone, and those that this one is another name of (DLPack). */
 static void forget_others(const c10::Storage &storage)
 {
     auto from = reinterpret_cast<uintptr_t>(storage.data()), to = from + storage.nbytes();
-    auto each = by_address.lower_bound(from);
-    if (each != by_address.begin() && std::prev(each)->first + table.find(std::prev(each)->second)->second.size > from)
-        --each;
+    auto each = first_from(from);
     while (each != by_address.end() && each->first < to) {
         auto found = table.find((each++)->second);
         if (found->first != storage.unsafeGetStorageImpl())
@@ -291,16 +338,22 @@ void tape_put(const c10::Storage &storage, VersionP version)
     by_address.emplace(reinterpret_cast<uintptr_t>(storage.data()), key);
 }
 
+static bool is_in(const Entry &entry, uintptr_t from, uintptr_t to)
+{
+    auto at = reinterpret_cast<uintptr_t>(entry.at);
+    return at < to && at + entry.size > from;
+}
+
 void tape_forget_range(uintptr_t from, uintptr_t to)
 {
     std::vector<c10::StorageImpl *> touched;
-    for (auto &each : table) {
-        auto at = reinterpret_cast<uintptr_t>(each.second.at);
-        if (at < to && at + each.second.size > from)
+    for (auto &each : table)
+        if (is_in(each.second, from, to))
             touched.push_back(each.first);
-    }
     for (auto *each : touched)
         erase(table.find(each));
+    for (auto each = remains.begin(); each != remains.end();)
+        each = is_in(each->second, from, to) ? remains.erase(each) : std::next(each);
 }
 
 void tape_forget_all()
@@ -309,11 +362,16 @@ void tape_forget_all()
     for (auto &each : table)
         if (VersionP version = each.second.storage.expired() ? nullptr : left_of(each.second.version))
             left.emplace_back(each.first, Entry{each.second.storage, std::move(version), each.second.size, each.second.at});
-    tape_forget_range(0, UINTPTR_MAX);
-    if (remains.size() + left.size() >= sweep_remains_at)
-        sweep_remains();
-    for (auto &each : left)
+    for (auto &each : table)
+        leave_memory(*each.second.version);
+    table.clear();
+    by_address.clear();
+    for (auto &each : left) {
+        bytes_since_sweep += each.second.size;
         remains.insert_or_assign(each.first, std::move(each.second));
+    }
+    if (remains.size() >= sweep_remains_at || bytes_since_sweep >= LEFT_MOST)
+        sweep_remains();
 }
 
 size_t tape_size()

@@ -96,7 +96,6 @@ struct Call {
     int64_t held = 0;                   /* bytes of copies among the arguments */
     bool was_made = false;
     bool is_known = false;              /* as far as was known when it was recorded */
-    bool is_likely = true;              /* the same, for what is known or likely */
 };
 
 extern std::mutex tape_lock; /* guards all below, and the values of versions */
@@ -105,7 +104,8 @@ bool     tape_survives_forks();                                 /* true. Once; t
 
 Version *tape_find(const c10::Storage &storage);                /* NULL: nothing is known */
 VersionP tape_version(const c10::Storage &storage);
-VersionP tape_look(const at::Tensor &tensor, int64_t &shift);   /* of its storage, or of another one that has its memory, at this byte */
+VersionP tape_version_of(const at::Tensor &tensor);             /* of its storage, if it has all that the tensor shows; else it is forgotten */
+VersionP tape_look(const at::Tensor &tensor, int64_t &shift);   /* the same, or of another storage that has its memory, at this byte */
 void     tape_put(const c10::Storage &storage, VersionP version);   /* NULL: nothing is known from now on */
 void     tape_forget_range(uintptr_t from, uintptr_t to);       /* of addresses */
 void     tape_forget_all();
