@@ -105,6 +105,14 @@ def test_it_does_not_grow(dry, after, before, rows):  # noqa: F811
 
 @pytest.mark.torch
 @pytest.mark.simulation
+def test_what_comes_in_the_second_step_does_not_seem_to_rise(dry):  # noqa: F811
+    """As the buckets of DDP, which it makes again in the second step."""
+    done, found = dry(loop("kept.append(output.detach()) if step == 1 else None"), "--gpu", "2GiB")
+    assert done.returncode == 0 and found["steps"] == 5, done.stdout
+
+
+@pytest.mark.torch
+@pytest.mark.simulation
 def test_lengths_vary_and_it_grows(dry):  # noqa: F811
     code = loop("kept.append(output[:256].clone().detach())", "random.seed(3)", "random.randrange(1, 9) * 512")
     done, found = dry(code, "--gpu", "2GiB")

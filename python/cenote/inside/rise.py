@@ -2,7 +2,8 @@
 
 After each step of the optimizer five figures of each device are kept, four of them of the same point of the step:
 
-    stayed    bytes of blocks that have outlived the step in which they were allocated (holders/growth.py; only under cenote)
+    stayed    bytes of blocks that have outlived the step in which they were allocated, without those of the first two steps (holders/growth.py; only
+              under cenote)
     live      bytes of all live blocks
     peak      most live bytes at one time during the step
     held      bytes that the allocator holds from the driver
@@ -31,7 +32,7 @@ from cenote.inside.late_state import LateState
 
 STEPS_LEAST = 5  # with fewer steps nothing is said about growth
 STEPS_ENOUGH = 15  # a run in which memory seems to rise goes on until then
-FIRST = 2  # steps in which the optimizer's state and the libraries' workspaces come about: these figures do not count
+FIRST = 2  # steps in which the optimizer's state, the libraries' workspaces and the buckets of DDP come about: they do not count
 FIGURES = ("stayed", "live", "peak", "held", "outside")
 LAST = 3  # steps over which a figure has to rise to seem to
 PARTS = 3
@@ -119,8 +120,9 @@ class Holders(Growth):
 
 
 def stays(books: Books, step: int, state: dict[int, int]) -> int:
-    """Bytes of the blocks of optimizers' state that have outlived their step."""
-    return sum(piece[1] for piece, first in books.first.items() if first and first < step and piece[0] in state) if state else 0
+    """Bytes of blocks that have outlived their step and are no growth: those of the first steps, and optimizers' state."""
+    of_first = sum(bytes for first, bytes in books.cohorts.items() if first <= FIRST and first < step)
+    return of_first + (sum(piece[1] for piece, first in books.first.items() if FIRST < first < step and piece[0] in state) if state else 0)
 
 
 # --- tensors that are replaced by larger ones
