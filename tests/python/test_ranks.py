@@ -260,7 +260,7 @@ def test_a_script_that_starts_its_own_ranks(dry, tmp_path):
 
 
 STORE = """
-    import os, torch, torch.distributed as dist
+    import os, time, torch, torch.distributed as dist
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = dist.TCPStore(os.environ["MASTER_ADDR"], 29512, size, rank == 0, wait_for_workers=True)
     store.set(f"host of {rank}", f"node {rank // 8}")
@@ -268,7 +268,12 @@ STORE = """
     if rank == 0:
         store.set("run", "7")
     store.wait(["run"])
-    assert store.get("run") == b"7" and store.add("counted", 1) >= 1
+    assert store.get("run") == b"7"
+    if store.add("counted", 1) == size:         # the last one tells the others, as in torch.distributed.elastic
+        store.set("all are there", "1")
+    while store.add("counted", 0) < size:       # or each asks
+        time.sleep(0.01)
+    assert store.get("all are there") == b"1" and int(store.get("counted")) == size
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl", store=store, rank=rank, world_size=size)
     dist.all_reduce(torch.ones(1 << 20, device="cuda"))

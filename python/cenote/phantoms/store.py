@@ -18,6 +18,7 @@ from cenote.phantoms.world import Members, NeverCame, NotKnown, World
 ID_BYTES = 128  # of ncclUniqueId
 ID_KEY = re.compile(r"nccl_storekey_\d+(?:_(\d+))?|(?:.*:)?(\d+):(\d+)|\d+|UniqueNCCLID:\d+")  # the last part of the key of an id
 NUMBER = re.compile(r"\d+")
+COUNT = re.compile(rb"-?\d+")
 REAL_SECONDS = 600  # that a real rank may take to set what only it can set
 OTHER_SECONDS = 30  # that real ranks have to set a key that may also be a phantom's
 LOOK = 0.2  # s between two looks whether a rank that is awaited has ended
@@ -45,6 +46,7 @@ class PhantomStore(Store):
         self.world, self.members, self.tell_members = world, members, tell_members
         self.inner: Any = FileStore(path) if len(world.real) > 1 else HashStore()
         self.own: set[str] = set()  # keys that this rank has set
+        self.counted: dict[str, int] = {}  # what this rank has added, by the key of a count
 
     # --- ids
 
@@ -120,7 +122,9 @@ class PhantomStore(Store):
                 raise NotKnown(f"rank {self.world.rank} gets the key {key!r} of the store, which no real rank has set: a phantom's value cannot be "
                                "made up. If one rank sets it, name that rank, too (--rank)")
             key = own
-        return self.saw(key, bytes(self.inner.get(key)))
+        value = bytes(self.inner.get(key))
+        is_count = key in self.counted and COUNT.fullmatch(value)
+        return self.saw(key, b"%d" % (int(value) + self.of_phantoms(key)) if is_count else value)
 
     def wait(self, keys: list[str], timeout: Optional[datetime.timedelta] = None) -> None:
         """Phantoms have set their keys long ago; `get` waits for those of real ranks."""
@@ -134,12 +138,18 @@ class PhantomStore(Store):
         for other in filter(self.world.is_real, ranks):
             self.wait_for(other, f"{key}/{other}", f"the barrier at the start of group {group_name!r}", timeout)
 
+    def of_phantoms(self, key: str) -> int:
+        """Each has added what this rank has: a rank that counts those that have come counts all, once the real ones are there."""
+        return self.counted[key] * (self.world.size - len(self.world.real))
+
     def add(self, key: str, value: int) -> int:
-        return int(self.inner.add(key, value))
+        self.counted[key] = self.counted.get(key, 0) + value
+        return int(self.inner.add(key, value)) + self.of_phantoms(key)
 
     def set(self, key: str, value: Any) -> None:
         text = value.encode() if isinstance(value, str) else bytes(value)
         self.own.add(key)
+        self.counted.pop(key, None)
         self.inner.set(key, text)
         self.saw(key, text)
 
@@ -147,6 +157,7 @@ class PhantomStore(Store):
 
     def compare_set(self, key: str, expected: str, desired: str) -> bytes:
         self.own.add(key)
+        self.counted.pop(key, None)
         return bytes(self.inner.compare_set(key, expected, desired))
 
     def check(self, keys: list[str]) -> bool:
@@ -154,6 +165,7 @@ class PhantomStore(Store):
 
     def delete_key(self, key: str) -> bool:
         self.own.discard(key)
+        self.counted.pop(key, None)
         return bool(self.inner.delete_key(key))
 
     def num_keys(self) -> int:
