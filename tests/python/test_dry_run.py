@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 
 import pytest
@@ -445,6 +446,12 @@ def test_an_interrupt_ends_both(clean, tmp_path):
         os.killpg(process.pid, signal.SIGINT)
         _, errors = process.communicate(timeout=30)
         assert process.returncode == 130 and "dry_run.py" not in said(errors)
+
+
+def test_which_files_are_libraries():
+    from cenote.base import source
+    assert source.is_library(os.path.join(tempfile.gettempdir(), "torchinductor_me", "ab", "cab.py"))
+    assert not source.is_library(os.path.join(os.sep, "home", "me", "torchinductor_bench", "train.py"))
 
 
 def test_arguments_are_replaced():

@@ -9,14 +9,15 @@ import linecache
 import os
 import sys
 import sysconfig
+import tempfile
 import types
 from typing import Any, Iterable, Iterator, NamedTuple, Optional
 
 MUTATORS = ("append", "appendleft", "add", "extend", "insert", "put", "setdefault", "update", "push", "copy_")
 OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-# Parts of paths. The last ones are of files that torch.compile has written.
+# Parts of paths. The last ones are of files that torch.compile has written: a folder of the program's may have such a name.
 COMPILED = os.environ.get("TORCHINDUCTOR_CACHE_DIR", "")
-INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}", f"{os.sep}torchinductor_",
+INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}", os.path.join(tempfile.gettempdir(), "torchinductor_"),
              *([os.path.join(os.path.abspath(COMPILED), "")] if COMPILED else []))
 PYTHON = tuple({os.path.abspath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")})
 
