@@ -386,6 +386,11 @@ LEFT = """
     del x                                       # and with it what its values are
     kernel()
     assert not math.isnan(total.item())
+    labels = (torch.arange(100_000) % 7).cuda()
+    kernel()
+    for step in range(80):                      # a chain that is computed as it grows, as one of known values (V9)
+        labels = labels + 1
+    assert (labels == 80).sum().item() == 14286
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for step in range(60):
         ids = torch.full((1 << 20,), step).cuda()           # 8 MiB, which the next step replaces

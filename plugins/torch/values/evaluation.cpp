@@ -351,7 +351,7 @@ void settle(Version &v)
     if (v.bytes.defined() || !v.depth)
         return;
     Version &from = v.same ? *v.same : v;
-    bool is_worth = from.is_known || !from.unknown.empty();
+    bool is_worth = from.is_known || from.is_likely || !from.unknown.empty();
     bool is_cheap = from.memory || is_worth ? unasked + from.size * DEPTH_MOST <= UNASKED_MOST : from.size <= SETTLED_MOST;
     if (is_cheap) {
         unasked += is_worth ? from.size * DEPTH_MOST : 0;
