@@ -6,7 +6,8 @@
  * route past our hooks. What has ended is named to the driver no more: the place closes afterwards. A context that the program has made ends when the
  * program destroys it: its place closes before, because the driver may give its handle to the next one.
  *
- * LOCKING: `ending` is held while our retain is given back and taken again: no other thread retains or releases the context between.
+ * LOCKING: `ending` of a device is held while our retain is given back and taken again: no other thread of the program retains or releases the
+ * context between. Retains that are ours for a moment, on other threads, are told from the program's (place_is_borrowing).
  */
 #include "plugins/preload/captures.h"
 #include "plugins/preload/families.h"
@@ -15,6 +16,7 @@
 #include "plugins/preload/place.h"
 
 #include <pthread.h>
+#include <sched.h>
 
 /*
  * Every pool is told: the stream may have used memory of other devices. A pool that does not know it says OK. One that cannot be told now finds the
@@ -59,18 +61,37 @@ CUresult serve_cuStreamEndCaptureToCig(CUstream stream)
 
 /* --- contexts */
 
-static pthread_mutex_t ending = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t ending[DEVICES_SERVED] = {[0 ... DEVICES_SERVED - 1] = PTHREAD_MUTEX_INITIALIZER};
+
+/* The driver answers what is no device, and devices that are not served have no place. */
+static pthread_mutex_t *ending_of(CUdevice device)
+{
+    return &ending[device >= 0 && device < DEVICES_SERVED ? device : 0];
+}
 
 /* The context has ended. */
 static void close(CUdevice device, bool is_released)
 {
     struct place *p = place_at(device);
-    if (p) {
-        memory_forget(p);
+    if (p)
         families_close(p);
-    }
     place_close(device, true, is_released);
     memory_return_kept(); /* of other devices: its captures are over */
+}
+
+/* By a caller that keeps it. */
+static bool is_retained(CUdevice device)
+{
+    unsigned flags;
+    int active = 0;
+    bool may_be_ours;
+    do {
+        may_be_ours = place_is_borrowing();
+        if (real()->cuDevicePrimaryCtxGetState(device, &flags, &active) || !active)
+            return false;
+        sched_yield();
+    } while (may_be_ours);
+    return true;
 }
 
 /*
@@ -82,32 +103,30 @@ static void released(CUdevice device)
 {
     const struct real *r = real();
     CUcontext context;
-    unsigned flags;
-    int active = 0;
     if (!place_at(device))
         return;
     r->cuDevicePrimaryCtxRelease_v2(device);
-    if (r->cuDevicePrimaryCtxGetState(device, &flags, &active) || !active || r->cuDevicePrimaryCtxRetain(&context, device))
+    if (!is_retained(device) || r->cuDevicePrimaryCtxRetain(&context, device))
         close(device, true);
 }
 
 CUresult serve_cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
-    pthread_mutex_lock(&ending);
+    pthread_mutex_lock(ending_of(device));
     CUresult result = real()->cuDevicePrimaryCtxRetain(context, device);
     if (place_lacks_room(result))
         result = real()->cuDevicePrimaryCtxRetain(context, device);
-    pthread_mutex_unlock(&ending);
+    pthread_mutex_unlock(ending_of(device));
     return result;
 }
 
 static CUresult release(CUdevice device, CUresult (*of_driver)(CUdevice))
 {
     CUresult result = of_driver(device);
-    pthread_mutex_lock(&ending);
+    pthread_mutex_lock(ending_of(device));
     if (!result)
         released(device);
-    pthread_mutex_unlock(&ending);
+    pthread_mutex_unlock(ending_of(device));
     return result;
 }
 
@@ -175,7 +194,6 @@ static void ends(CUcontext context)
     struct place *p = place_open_in(context);
     if (p && !place_is_primary(p)) {
         captures_end_in(context);
-        memory_forget(p);
         families_close(p);
     }
     place_context_ends(context);

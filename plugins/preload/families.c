@@ -65,8 +65,13 @@ static struct family *find_anywhere(CUmemoryPool pool, struct place **p)
 {
     struct family *f = find_handle(pool);
     struct place *of_group = f ? atomic_load(&f->place) : NULL;
+    if (f && (*p = of_group ? place_visit_there(of_group) : place_visit(f->device))) {
+        if (atomic_load(&f->place) == of_group)
+            return f;
+        place_visit_end(*p); /* the group went with its context, just now */
+    }
     if (f)
-        return (*p = place_visit(of_group ? of_group->number : f->device)) ? f : NULL;
+        return NULL;
     for (int i = 0; i < PLACES_MAX; i++) {
         if (!(*p = place_visit(i)))
             continue;

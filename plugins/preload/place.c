@@ -38,6 +38,7 @@ static _Atomic(CUcontext) made[CONTEXTS_SERVED]; /* by the program; NULL: none *
 static _Atomic int made_used;                    /* slots that were ever taken */
 static _Atomic unsigned visitors[PLACES_MAX];    /* threads that look at the place beside what they do, and must not meet its end */
 static _Atomic unsigned attached[CONTEXTS_SERVED]; /* how often, beside its making */
+static _Atomic unsigned borrowing; /* threads that open or close a place: they and cenote retain primary contexts, and release them again */
 
 CUresult place_passed(enum pass why, CUresult result)
 {
@@ -125,6 +126,11 @@ static int make_pool(struct place *p, CUcontext context)
     if (!error)
         cenote_pool_set_user(p->pool, "the program");
     return error;
+}
+
+bool place_is_borrowing(void)
+{
+    return atomic_load(&borrowing);
 }
 
 /* Takes apart what is there; `has_ended`: the context, and with it our streams and events. */
@@ -226,6 +232,7 @@ static struct place *open_place(CUdevice device, CUcontext context)
         return NULL;
     real_is_in_use();
     pthread_mutex_lock(&opening);
+    atomic_fetch_add(&borrowing, 1);
     CUcontext open = atomic_load(&p->context);
     if (!open && atomic_load(&refused[number]) != context && keep_context(r, number, context, &flags)) {
         p->number = number;
@@ -244,6 +251,7 @@ static struct place *open_place(CUdevice device, CUcontext context)
         }
         r->cuThreadExchangeStreamCaptureMode(&mode);
     }
+    atomic_fetch_sub(&borrowing, 1);
     pthread_mutex_unlock(&opening);
     return open == context ? p : NULL;
 }
@@ -289,6 +297,16 @@ bool place_past(int number, struct place_past *past)
     return past->requested != 0;
 }
 
+/* The context ends next, and the driver would wait for it. No lock is held: what the device has still to do may be a thread that opens a place. */
+static void wait_for_the_end(struct place *p)
+{
+    struct scope scope;
+    if (!place_enter(p, &scope))
+        real()->cuCtxSynchronize();
+    place_leave(&scope);
+}
+
+/* What visitors do they do before the parts go, and what they have kept is forgotten. */
 void place_close(int number, bool has_ended, bool is_released)
 {
     struct place *p = place_at(number);
@@ -297,16 +315,21 @@ void place_close(int number, bool has_ended, bool is_released)
     if (!p)
         return;
     captures_forget_context(atomic_load(&p->context));
+    if (!has_ended)
+        wait_for_the_end(p);
     pthread_mutex_lock(&opening);
+    atomic_fetch_add(&borrowing, 1);
     pasts[number] = past_of(number);
     atomic_store(&p->context, NULL);
     while (atomic_load(&visitors[number]))
         sched_yield();
+    memory_forget(p);
     free_everything(p->pool);
     peers_are_done(p->pool);
     close_parts(p, has_ended, is_released);
     if (number < DEVICES_SERVED)
         peers_forget(number);
+    atomic_fetch_sub(&borrowing, 1);
     pthread_mutex_unlock(&opening);
 }
 
@@ -439,6 +462,11 @@ struct place *place_visit(int number)
     if (!p)
         atomic_fetch_sub(&visitors[number], 1);
     return p;
+}
+
+struct place *place_visit_there(const struct place *p)
+{
+    return place_visit((int)(p - places));
 }
 
 void place_visit_end(struct place *p)

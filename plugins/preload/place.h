@@ -88,6 +88,7 @@ struct place *place_at(int number);
  * which the end of the context waits. NULL: closed, and there is no visit.
  */
 struct place *place_visit(int number);
+struct place *place_visit_there(const struct place *p); /* by what it was: another context may have its place by now */
 void          place_visit_end(struct place *p);
 
 static inline bool place_is_primary(const struct place *p)
@@ -109,6 +110,12 @@ struct place *place_of_block(CUdeviceptr at, cenote_block *block);
  * has been given back.
  */
 void place_close(int number, bool has_ended, bool is_released);
+
+/*
+ * Does another thread hold a retain of a primary context that is ours for a moment, and means nothing? Whether the program has the context shows when
+ * it does not.
+ */
+bool place_is_borrowing(void);
 
 /* Memory that the program wants by other ways than cenote's is short: gives back what no block uses. False: there was none. */
 bool place_make_room(void);

@@ -359,6 +359,32 @@ ENDS_WITH(a_first_allocation_while_a_free_waits, 0)
     card_close();
 }
 
+/* A context ends, and the driver waits for what the device has still to do in it: meanwhile others go on. */
+static void end_a_context_during(CUresult (*call)(void))
+{
+    CUcontext own;
+    CUstream stream;
+    pthread_t other;
+    card_open(CAPACITY, 2);
+    DONE(cuCtxCreate(&own, NULL, 0, 0));
+    DONE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    struct held block = plain_take(20 * MIB, stream);
+    stall.call = call;
+    held_linger(&block, stream);
+    DONE(cuLaunchHostFunc(stream, hold_up_the_device, NULL));
+    REQUIRE(!pthread_create(&other, NULL, call_meanwhile, NULL));
+    DONE(cuCtxDestroy(own));
+    pthread_join(other, NULL);
+    DONE(stall.result);
+    EXPECT(atomic_load(&stall.in_time));
+    EXPECT(!is_ours(at_of(&block)));
+    card_close();
+}
+
+ENDS_WITH(a_first_allocation_while_a_context_ends, 0) { end_a_context_during(allocate_on_another_device); }
+ENDS_WITH(a_capture_while_a_context_ends, 0) { end_a_context_during(capture_nothing); }
+ENDS_WITH(a_stream_destroyed_while_a_context_ends, 0) { end_a_context_during(destroy_a_stream); }
+
 /* A driver before CUDA 12.5 has no event over a context: the driver waits itself, and holds no other thread up. */
 static void without_context_events(CUresult (*call)(void))
 {

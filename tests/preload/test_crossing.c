@@ -9,6 +9,7 @@
 #include "tests/rounds.h"
 
 #include <pthread.h>
+#include <sched.h>
 
 #define CONTEXTS 4 /* the primary one of each device, then one of the program's own on each */
 #define THREADS  3
@@ -320,6 +321,86 @@ ENDS_WITH(contexts_end_beside_streams, 0)
         pthread_join(threads[i], NULL);
     EXPECT_EQ(atomic_load(&wrong), 0);
     scene_is_open = false;
+}
+
+/* --- ends that meet what cenote does for others */
+
+static int is_active(int device)
+{
+    unsigned flags;
+    int active = 0;
+    done(cuDevicePrimaryCtxGetState(device, &flags, &active));
+    return active;
+}
+
+/* With the program's last release the context ends, whoever has used its memory. */
+ENDS_WITH(the_last_release_of_another_device, 0)
+{
+    CUdeviceptr at[2];
+    open_contexts();
+    for (int i = 0; i < 2; i++) {
+        enter(i);
+        DONE(cuMemAlloc(&at[i], MIB));
+        EXPECT(is_ours(at[i]));
+    }
+    enter(0);
+    DONE(cuDevicePrimaryCtxRelease(1));
+    EXPECT(!is_active(1));
+    EXPECT(!is_ours(at[1]));
+    DONE(cuMemFree(at[0]));
+    scene_is_open = false;
+    exit(failures_said());
+}
+
+/* The other thread's contexts are of both devices. */
+static void *use_a_device_in_turns(void *unused)
+{
+    (void)unused;
+    while (!atomic_load(&stop)) {
+        CUcontext context;
+        CUdeviceptr at;
+        done(cuDevicePrimaryCtxRetain(&context, 1));
+        done(cuCtxSetCurrent(context));
+        done(cuMemAlloc(&at, MIB));
+        done(cuMemFree(at));
+        done(cuCtxSetCurrent(NULL));
+        done(cuDevicePrimaryCtxRelease(1));
+        while (is_active(1) && !atomic_load(&stop)) /* cenote may have it for a moment, on the other thread */
+            sched_yield();
+    }
+    atomic_fetch_add(&wrong, is_active(1));
+    return NULL;
+}
+
+static atomic_int ended;
+
+static void *make_and_end_here(void *unused)
+{
+    (void)unused;
+    while (atomic_fetch_add(&ended, 1) < 10000 && !atomic_load(&stop)) {
+        CUcontext own;
+        CUdeviceptr at;
+        done(cuCtxCreate(&own, NULL, 0, 0));
+        done(cuMemAlloc(&at, MIB));
+        done(cuCtxDestroy(own));
+    }
+    atomic_store(&stop, true);
+    return NULL;
+}
+
+ENDS_WITH(last_releases_beside_ends_of_contexts, 0)
+{
+    pthread_t threads[4];
+    struct sim_shape shape = scene_card(96 * MIB);
+    shape.devices = 2;
+    scene_open_card(&card, &shape);
+    for (int i = 0; i < 4; i++)
+        REQUIRE(!pthread_create(&threads[i], NULL, i ? make_and_end_here : use_a_device_in_turns, NULL));
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    EXPECT_EQ(atomic_load(&wrong), 0);
+    scene_is_open = false;
+    exit(failures_said());
 }
 
 PRELOAD_MAIN("crossing")
