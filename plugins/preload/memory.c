@@ -12,7 +12,8 @@
  *             place of the thread, and the block is free after it (relay.c). Where that is not possible, the next cuMemFree or a shortage of memory
  *             waits for it
  *
- * cuMemFree of a block that was taken in stream order waits for nothing, as in the driver: cuda.h says that the program has.
+ * cuMemFree of a block that was taken in stream order waits for nothing, as in the driver: cuda.h says that the program has. While a capture is open
+ * the driver is asked here, too, and waits if it allows the free.
  *
  * LOCKING: `keeping` guards the blocks that are kept.
  */
@@ -409,6 +410,27 @@ static CUresult free_for_all(struct place *p, const cenote_block *block)
     return memory_said(memory_give(p, block));
 }
 
+/* The driver refuses each call in a context that is lost; cenote would free the block in its books. */
+static CUresult ask_for_the_context(struct place *p)
+{
+    struct scope scope;
+    unsigned flags;
+    CUresult result = place_enter(p, &scope);
+    if (!result)
+        result = real()->cuCtxGetFlags(&flags);
+    place_leave(&scope);
+    return result;
+}
+
+static CUresult free_in_order(struct place *p, const cenote_block *block)
+{
+    bool has_waited;
+    CUresult result = ask_for_the_context(p);
+    if (!result && captures_are_open())
+        result = wait_as_the_driver(p, &has_waited);
+    return result ? result : memory_said(memory_give(p, block));
+}
+
 CUresult serve_cuMemFree_v2(CUdeviceptr at)
 {
     cenote_block block;
@@ -417,5 +439,5 @@ CUresult serve_cuMemFree_v2(CUdeviceptr at)
         return real()->cuMemFree_v2(at);
     if (block.start != address(at) || memory_is_kept(block.start))
         return CUDA_ERROR_INVALID_VALUE;
-    return place_is_for_all(p, &block) ? free_for_all(p, &block) : memory_said(memory_give(p, &block));
+    return place_is_for_all(p, &block) ? free_for_all(p, &block) : free_in_order(p, &block);
 }

@@ -2,7 +2,8 @@
  * questions.c: what a program asks of memory: of an address, and how much is left. For a block of ours the answers are those that memory of
  * cuMemAlloc or of a pool gives: the block is the allocation, not the pages under it, which other blocks share and which may move when it is freed.
  *
- * The driver answers first, so that its errors are its own; what would tell of pages is then replaced.
+ * The driver answers first, so that its errors are its own; what would tell of pages is then replaced. Under memory that was freed there may still
+ * be pages: that is no memory to a program, whether the block is free or kept until a capture has ended.
  *
  * LOCKING: none.
  */
@@ -12,11 +13,22 @@
 #include "plugins/preload/memory.h"
 #include "plugins/preload/place.h"
 
+/* The place of a live block. NULL: the driver's memory, or *is_gone: ours, and freed. */
+static struct place *look(CUdeviceptr at, cenote_block *block, bool *is_gone)
+{
+    int error = at ? cenote_find((void *)(uintptr_t)at, block) : CENOTE_NOT_OURS;
+    *is_gone = error == CENOTE_DOUBLE_FREE || (!error && memory_is_kept(block->start));
+    return error || *is_gone ? NULL : place_of_pool(block->pool);
+}
+
 CUresult serve_cuMemGetAddressRange_v2(CUdeviceptr *start, size_t *size, CUdeviceptr at)
 {
     cenote_block block;
-    if (!place_of_block(at, &block))
-        return real()->cuMemGetAddressRange_v2(start, size, at);
+    bool is_gone;
+    if (!look(at, &block, &is_gone)) {
+        CUresult result = real()->cuMemGetAddressRange_v2(start, size, at);
+        return !result && is_gone ? CUDA_ERROR_NOT_FOUND : result;
+    }
     if (start)
         *start = (CUdeviceptr)(uintptr_t)block.start;
     if (size)
@@ -57,18 +69,22 @@ static void answer(struct place *p, const cenote_block *block, CUpointer_attribu
 CUresult serve_cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr at)
 {
     cenote_block block;
+    bool is_gone = false;
     CUresult result = real()->cuPointerGetAttribute(data, attribute, at);
-    struct place *p = result ? NULL : place_of_block(at, &block);
+    struct place *p = result ? NULL : look(at, &block, &is_gone);
     if (p)
         answer(p, &block, attribute, data);
-    return result;
+    return is_gone ? CUDA_ERROR_INVALID_VALUE : result;
 }
 
 CUresult serve_cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attributes, void **data, CUdeviceptr at)
 {
     cenote_block block;
+    bool is_gone = false;
     CUresult result = real()->cuPointerGetAttributes(count, attributes, data, at);
-    struct place *p = result ? NULL : place_of_block(at, &block);
+    struct place *p = result ? NULL : look(at, &block, &is_gone);
+    if (is_gone)
+        return real()->cuPointerGetAttributes(count, attributes, data, 0); /* zeros, as for every address that is none */
     for (unsigned i = 0; p && i < count; i++)
         answer(p, &block, attributes[i], data[i]);
     return result;

@@ -125,9 +125,8 @@ ENDS_WITH(it_comes_back_with_an_older_driver, 0)
 }
 
 /* What the driver refuses in the capture of a thread is refused, and the capture is as the driver leaves it: invalid. */
-ON_CARD(a_free_that_the_driver_forbids)
+static void free_what_is_forbidden(struct held block)
 {
-    struct held block = plain_take(20 * MIB, card.stream[B]);
     CUgraph graph = NULL;
     CUstreamCaptureStatus status;
     sim_set_quiet(true);
@@ -141,6 +140,22 @@ ON_CARD(a_free_that_the_driver_forbids)
     EXPECT(!is_ours(at_of(&block)));
     scene_is_open = false;
     exit(failures_said()); /* the refusal counts as a violation */
+}
+
+ON_CARD(a_free_that_the_driver_forbids) { free_what_is_forbidden(plain_take(20 * MIB, card.stream[B])); }
+ON_CARD(a_free_of_stream_memory_that_the_driver_forbids) { free_what_is_forbidden(stream_take(20 * MIB, card.stream[B])); }
+
+/* It allows the free in this mode, whatever the memory. */
+ON_CARD(a_free_of_stream_memory_during_a_capture)
+{
+    struct held block = stream_take(20 * MIB, card.stream[B]);
+    CUgraph graph = NULL;
+    DONE(cuStreamBeginCapture(card.stream[A], CU_STREAM_CAPTURE_MODE_RELAXED));
+    DONE(cuMemFree(at_of(&block)));
+    EXPECT(!is_ours(at_of(&block)));
+    DONE(sim_launch_wait(card.stream[A], 1));
+    DONE(cuStreamEndCapture(card.stream[A], &graph));
+    DONE(cuGraphDestroy(graph));
 }
 
 /* A graph gives back only what it took: the driver refuses others' memory in a capture, and the block stays. */

@@ -196,6 +196,18 @@ ON_CARD_OF(every_way_round, 64 * MIB)
     }
 }
 
+/* The driver refuses each free in a context that is lost. */
+ON_CARD(frees_in_a_context_that_is_lost)
+{
+    struct held plain = plain_take(MIB, card.stream[A]), async = stream_take(MIB, card.stream[A]);
+    sim_set_quiet(true);
+    sim_lose_context(0, CUDA_ERROR_ILLEGAL_ADDRESS);
+    EXPECT_EQ(cuMemFree(at_of(&plain)), CUDA_ERROR_ILLEGAL_ADDRESS);
+    EXPECT_EQ(cuMemFree(at_of(&async)), CUDA_ERROR_ILLEGAL_ADDRESS);
+    scene_is_open = false;
+    exit(failures_said());
+}
+
 static double calls_of_a_pair(bool is_async)
 {
     struct sim_books before, after;

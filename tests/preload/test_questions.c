@@ -28,6 +28,45 @@ ON_CARD(an_address_range_is_the_block)
     }
 }
 
+/* Freed memory is none, as without cenote, also where its pages are mapped for others, or are kept until a capture has ended. */
+static void ask_of_the_freed(const char *is_on)
+{
+    CUdeviceptr live, at[3], start;
+    size_t size;
+    CUgraph graph = NULL;
+    CUpointer_attribute which[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR};
+    setenv("CENOTE_PRELOAD", is_on, 1);
+    card_open(CAPACITY, 1);
+    DONE(cuMemAlloc(&live, 1000));
+    for (int i = 0; i < 3; i++)
+        DONE(i == 1 ? cuMemAllocAsync(&at[i], 3000, card.stream[A]) : cuMemAlloc(&at[i], 3000));
+    DONE(cuMemFree(at[0]));
+    DONE(cuMemFreeAsync(at[1], card.stream[A]));
+    DONE(cuStreamSynchronize(card.stream[A]));
+    DONE(cuStreamBeginCapture(card.stream[B], CU_STREAM_CAPTURE_MODE_RELAXED));
+    DONE(cuMemFree(at[2]));
+    sim_set_quiet(true);
+    for (int i = 0; i < 3; i++) {
+        unsigned type = 77;
+        uint64_t first = 77;
+        void *where[] = {&type, &first};
+        EXPECT_EQ(cuMemGetAddressRange(&start, &size, at[i] + 100), CUDA_ERROR_NOT_FOUND);
+        EXPECT_EQ(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at[i] + 100), CUDA_ERROR_INVALID_VALUE);
+        DONE(cuPointerGetAttributes(2, which, where, at[i] + 100));
+        EXPECT_EQ(type + first, 0);
+        EXPECT_EQ(cuMemFree(at[i]), CUDA_ERROR_INVALID_VALUE);
+    }
+    DONE(cuMemGetAddressRange(&start, &size, live));
+    DONE(cuStreamEndCapture(card.stream[B], &graph));
+    DONE(cuGraphDestroy(graph));
+    DONE(cuMemFree(live));
+    scene_is_open = false;
+    exit(failures_said());
+}
+
+ENDS_WITH(freed_memory_under_the_preload, 0) { ask_of_the_freed("on"); }
+ENDS_WITH(freed_memory_without_it, 0) { ask_of_the_freed("off"); }
+
 /* Beside what the driver says of memory of cuMemAlloc with CENOTE_PRELOAD=off: the same for every attribute that a program may act on. */
 struct answers {
     CUcontext context;
