@@ -71,7 +71,7 @@ static ElfW(Addr) value_of(const struct dynamic *d, const char *name)
 }
 
 /* In older C libraries it lies in libdl. Both come with the program and stay: what is loaded or unloaded meanwhile comes after them. */
-static void *look_for_dlvsym(void)
+static void *look_for(const char *name)
 {
     for (const struct link_map *library = _r_debug.r_map; library; library = library->l_next) {
         const char *file = library->l_name;
@@ -80,7 +80,7 @@ static void *look_for_dlvsym(void)
         if (!begins(file, "libc.so.", false) && !begins(file, "libdl.so.", false))
             continue;
         struct dynamic d = dynamic_of(library);
-        ElfW(Addr) value = value_of(&d, "dlvsym");
+        ElfW(Addr) value = value_of(&d, name);
         if (value)
             return (void *)(library->l_addr + value);
     }
@@ -92,7 +92,7 @@ void *clib_dlvsym_function(void)
     static void *_Atomic known;
     void *function = atomic_load_explicit(&known, memory_order_relaxed);
     if (!function) {
-        function = look_for_dlvsym();
+        function = look_for("dlvsym");
         CHECK(function);
         atomic_store_explicit(&known, function, memory_order_relaxed);
     }
@@ -108,12 +108,17 @@ void *clib_dlvsym(void *handle, const char *name, const char *version)
     return function(handle, name, version);
 }
 
+/*
+ * The next one after ours. A library of the program may bring libcuda.so.1 after the C library: then there is none after ours, and it is the C
+ * library's own.
+ */
 static void *find_dlsym(void)
 {
     static const char *const versions[] = {"GLIBC_2.34", "GLIBC_2.2.5", "GLIBC_2.17"}; /* newer C libraries, x86-64, aarch64 */
     void *found = NULL;
     for (size_t i = 0; !found && i < sizeof versions / sizeof versions[0]; i++)
         found = clib_dlvsym(RTLD_NEXT, "dlsym", versions[i]);
+    found = found ? found : look_for("dlsym");
     CHECK(found);
     return found;
 }
