@@ -182,6 +182,19 @@ class TestSimulated:
         done = run("run", *SIM, "--", sys.executable, "-c", code)
         assert done.returncode == 0, done.stderr
 
+    def test_a_program_is_linked_to_the_driver(self, run, simulation_library, tmp_path):
+        """By -lcuda, with every function that the simulated driver shows; it calls those of libcuda.so.1."""
+        sim = simulation_library.parent
+        shown = [{line.split()[-1] for line in subprocess.run(["nm", "-D", "--defined-only", sim / name], check=True, capture_output=True,
+                                                              text=True).stdout.splitlines() if line.split()[-1].startswith("cu")}
+                 for name in ("libcuda.so.1", "libcuda.so")]
+        assert shown[0] == shown[1] and "cuInit" in shown[0]
+        (tmp_path / "linked.c").write_text("int cuInit(unsigned); int cuDeviceGetCount(int *);\n"
+                                           "int main(void) { int n = 0; return cuInit(0) || cuDeviceGetCount(&n) ? 99 : n; }\n")
+        subprocess.run(["cc", tmp_path / "linked.c", "-o", tmp_path / "linked", f"-L{sim}", "-lcuda"], check=True)
+        assert run("run", *SIM, "--devices", "3", "--", tmp_path / "linked").returncode == 3
+        assert subprocess.run([tmp_path / "linked"], env=os.environ | {"LD_LIBRARY_PATH": str(sim), "CENOTE_SIM": "devices:2"}).returncode == 2
+
     def test_a_shape_that_the_simulated_gpu_does_not_know_is_its_business(self, run):
         done = run("run", *SIM, "--", sys.executable, "-c", "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)", CENOTE_SIM="colour:red")
         assert done.returncode != 0 and "colour" in done.stderr
@@ -363,6 +376,20 @@ class TestForward:
         code = "import os" + ALLOCATES.replace('"libcuda.so.1"', how)
         done = by_hand(code, forward.parent, simulation_library.parent)
         assert done.returncode == 0 and done.stderr.startswith(BY_SUM), done.stderr
+
+    @pytest.mark.parametrize("name", ["libcuda.so.1", "libcuda.so"])
+    def test_a_library_of_the_program_brings_it(self, clean, forward, simulation_library, tmp_path, name):
+        """The library is linked to the driver, and the program to the library: the C library comes before the driver then."""
+        sim = simulation_library.parent
+        (tmp_path / "brings.c").write_text("int cuInit(unsigned); int cuDeviceGetCount(int *);\n"
+                                           "int brings(void) { int n = 0; return cuInit(0) || cuDeviceGetCount(&n) ? 99 : n; }\n")
+        (tmp_path / "program.c").write_text("int brings(void);\nint main(void) { return brings(); }\n")
+        for arguments in (["-shared", "-fPIC", "brings.c", "-o", "libbrings.so", f"-L{sim}", f"-l:{name}"],
+                          ["program.c", "-o", "program", "libbrings.so", "-Wl,-rpath,$ORIGIN", f"-Wl,-rpath-link,{sim}"]):
+            subprocess.run(["gcc", *arguments], cwd=tmp_path, check=True)
+        path = ":".join(places.plain(str(folder)) for folder in (forward.parent, sim))
+        done = subprocess.run([tmp_path / "program"], env={**clean, "LD_LIBRARY_PATH": path, "CENOTE_SIM": "devices:3"}, capture_output=True, text=True)
+        assert done.returncode == 3, (done.returncode, done.stderr)
 
     def test_a_copy_of_ours_is_no_driver(self, by_hand, forward, simulation_library, tmp_path):
         copy = tmp_path / "lib/forward"
