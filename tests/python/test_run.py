@@ -388,7 +388,8 @@ class TestForward:
                           ["program.c", "-o", "program", "libbrings.so", "-Wl,-rpath,$ORIGIN", f"-Wl,-rpath-link,{sim}"]):
             subprocess.run(["gcc", *arguments], cwd=tmp_path, check=True)
         path = ":".join(places.plain(str(folder)) for folder in (forward.parent, sim))
-        done = subprocess.run([tmp_path / "program"], env={**clean, "LD_LIBRARY_PATH": path, "CENOTE_SIM": "devices:3"}, capture_output=True, text=True)
+        environ = {**clean, "LD_LIBRARY_PATH": path, "CENOTE_SIM": "devices:3"}
+        done = subprocess.run([tmp_path / "program"], env=environ, capture_output=True, text=True)
         assert done.returncode == 3, (done.returncode, done.stderr)
 
     def test_a_copy_of_ours_is_no_driver(self, by_hand, forward, simulation_library, tmp_path):
