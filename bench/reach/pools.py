@@ -1,7 +1,8 @@
-"""What the pools of CuPy and RMM hold over what a program asks for, and what a pair of calls costs, beside cenote: the program of
-clients/cupy_pools.py and clients/rmm_pools.cpp, on the simulated GPU (docs/preload.md). Prints a line of JSON for each pool and route.
+"""What the pools of CuPy, RMM and Numba hold over what a program asks for, and what a pair of calls costs, beside cenote: the program of
+clients/pool_program.py and clients/rmm_pools.cpp, on the simulated GPU (docs/preload.md). Prints a line of JSON for each pool and route.
 
     python bench/reach/pools.py --cupy FOLDER --rmm FOLDER        where bench/reach/build_cupy and bench/reach/build_rmm have built
+    python bench/reach/pools.py --numba FOLDER                    where numba-cuda is installed
 """
 import argparse
 import json
@@ -18,14 +19,16 @@ UNITS = {"MiB": 1 << 20, "GiB": 1 << 30}
 LEFT = re.compile(r"left to the driver: (.*)")
 POOLS = [("CuPy", pool, route) for pool in ("own", "async", "none") for route in ("driver", "preload")] + [("CuPy", "cenote", "adapter")]
 POOLS += [("RMM", pool, route) for pool in ("pool", "arena", "async", "cuda") for route in ("driver", "preload")]
+POOLS += [("Numba", "own", "driver"), ("Numba", "own", "preload"), ("Numba", "cenote", "adapter")]
 
 
 def command(library: str, pool: str, options: argparse.Namespace) -> list[str]:
     if library == "RMM":
         return [os.path.join(options.rmm, "rmm_pools"), pool]
-    folders = [os.path.abspath(options.cupy), os.path.join(sys.prefix, "libraries")]
+    built = options.cupy if library == "CuPy" else options.numba
+    folders = [os.path.abspath(built), os.path.join(sys.prefix, "libraries"), str(HERE / "clients")]
     code = (f"import runpy, site, sys\nfor folder in {folders!r}: site.addsitedir(folder)\nsys.argv = ['', {pool!r}]\nsys.path[:0] = {folders!r}\n"
-            f"runpy.run_path({str(HERE / 'clients/cupy_pools.py')!r}, run_name='__main__')")
+            f"runpy.run_path({str(HERE / 'clients' / (library.lower() + '_pools.py'))!r}, run_name='__main__')")
     return [sys.executable, "-W", "ignore", "-c", code]
 
 
@@ -51,9 +54,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cupy", metavar="FOLDER")
     parser.add_argument("--rmm", metavar="FOLDER")
+    parser.add_argument("--numba", metavar="FOLDER")
     options = parser.parse_args()
     for library, pool, route in POOLS:
-        if options.cupy if library == "CuPy" else options.rmm:
+        if {"CuPy": options.cupy, "RMM": options.rmm, "Numba": options.numba}[library]:
             print(json.dumps(measure(library, pool, route, options)), flush=True)
     return 0
 

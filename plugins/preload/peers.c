@@ -92,6 +92,7 @@ CUresult serve_cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)
     if (result || !devices_of(peer, &own, &other))
         return result;
     real_is_in_use();
+    place_here(); /* so that cenote knows this context as one that ends: it would retain the context otherwise, to ask how far its kernels are */
     pthread_mutex_lock(&deciding);
     lets_in[other] |= 1ull << own;
     int error = CENOTE_OK;

@@ -352,7 +352,28 @@ ENDS_WITH(the_last_release_of_another_device, 0)
     exit(failures_said());
 }
 
-/* The other thread's contexts are of both devices. */
+/* The same for a device that takes no memory, and may use that of another one. */
+ENDS_WITH(the_last_release_of_a_device_that_is_let_in, 0)
+{
+    CUstream streams[2];
+    open_contexts();
+    enter(1);
+    DONE(cuCtxEnablePeerAccess(contexts[0], 0));
+    enter(0);
+    for (int i = 0; i < 2; i++)
+        DONE(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
+    for (int i = 0; i < 40; i++) {
+        CUdeviceptr at;
+        DONE(cuMemAllocAsync(&at, (size_t)(1 + i % 7 * 10) * MIB, streams[i % 2]));
+        DONE(sim_launch_wait(streams[i % 2], MSEC));
+        DONE(cuMemFreeAsync(at, streams[i % 2]));
+    }
+    DONE(cuDevicePrimaryCtxRelease(1));
+    EXPECT(!is_active(1));
+    scene_is_open = false;
+    exit(failures_said());
+}
+
 static void *use_a_device_in_turns(void *unused)
 {
     (void)unused;
