@@ -333,7 +333,7 @@ static int is_active(int device)
     return active;
 }
 
-/* With the program's last release the context ends, whoever has used its memory. */
+/* With the program's last release the context ends, whichever device has used its memory. */
 ENDS_WITH(the_last_release_of_another_device, 0)
 {
     CUdeviceptr at[2];
