@@ -229,8 +229,9 @@ static enum plan plan(struct climb *c, struct requester *who, struct place *plac
     if (who->orderable) {
         struct place other = {0};
         enum fit fit = pool_try(pool, c->arena, who, c->request, true, &other, &c->at);
-        CHECK(fit == FIT_WITH_PAGES); /* the place that was found without such pages is one still, and none has become better than that */
-        (void)fit;
+        if (fit == FIT_NOW)
+            return PLAN_NEEDLESS; /* beyond the line: what lay below it now begins at pages that stay, and lacks more of the others */
+        CHECK(fit == FIT_WITH_PAGES); /* the place that was found without such pages is one still */
         *place = other;
         news = before;
     } else if (!is_early) {
@@ -249,6 +250,8 @@ static enum attempt fill_from_plan(struct climb *c, struct requester *who, struc
     switch (plan(c, who, place, most)) {
     case PLAN_READY:
         return fill_place(c, place);
+    case PLAN_NEEDLESS:
+        return ATTEMPT_DONE;
     case PLAN_OVER_LIMIT:
         lacks = (uint64_t)pool->remap.fill.creates << pool->remap.fill.region->shift;
         return has_exchanged(c, lacks) ? ATTEMPT_AGAIN : allowance < lacks ? ATTEMPT_SHORT : probe(c, lacks);
@@ -274,6 +277,7 @@ static enum attempt place_and_fill(struct climb *c)
     cenote_pool *pool = c->pool;
     struct place place = {0};
     struct requester who = pool_requester(pool, c->arena);
+    who.anywhere |= c->rung > RUNG_BUDGET;
     if (!pool_reserve_books(pool, c->request->mark))
         return fail(c, error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory left for the books of a block"));
     enum fit fit = pool_try(pool, c->arena, &who, c->request, true, &place, &c->at);

@@ -6,10 +6,11 @@
 #include "stats/account/count.h"
 #include "stats/account/record.h"
 
+/* While a capture is open no place is left for a better one: that would take driver calls. */
 struct requester pool_requester(const cenote_pool *pool, const struct arena *a)
 {
     bool may_unmap = atomic_load_explicit(&pool->config.device->captures, memory_order_relaxed) == 0;
-    return (struct requester){.arena = a->number, .may_unmap = may_unmap, .ordered = a->ordered};
+    return (struct requester){.arena = a->number, .may_unmap = may_unmap, .anywhere = !may_unmap, .ordered = a->ordered};
 }
 
 /* Room in the pool's books for one more block, so that host memory for those cannot lack later. For a new arena, a plan or a region it still can. */

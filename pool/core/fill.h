@@ -32,7 +32,8 @@ struct fill {
 enum plan {
     PLAN_READY,
     PLAN_OVER_LIMIT,                      /* more pages would have to be created than `allowance` */
-    PLAN_NO_MEMORY                        /* host memory */
+    PLAN_NO_MEMORY,                       /* host memory */
+    PLAN_NEEDLESS                         /* the block has got another place, which lacks nothing: attempt.c */
 };
 
 enum plan fill_plan(struct fill *f, struct pages *s, const struct requester *who, struct region *r, uint32_t from, uint32_t to,

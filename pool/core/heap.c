@@ -1,5 +1,6 @@
 /*
- * heap.c: where does a block go? Best fit by size; among the first few candidates the one that lacks the fewest pages.
+ * heap.c: where does a block go? Best fit by size; among the first few candidates the one that lacks the fewest pages. A slot beyond the heap's line
+ * counts as one that lacks its page, and one that does lack it counts twice.
  *
  * A heap is a set of regions. The pieces of a region, blocks and free ranges, tile it from its base to its top without gaps, and no two
  * free ranges touch (invariants 11 and 12). The addresses above the top of the newest region are virgin: growing into them is one more
@@ -13,11 +14,19 @@
  * candidate, too; the caller fills it (fill.c). Slots in flight cannot be filled: the place slides past them,
  * unless the stream can be made to wait for the pages that they map (rule 20).
  *
+ * The line is where the heap would end if its blocks had always lain without gaps: as many addresses, from the oldest region on, as there were
+ * bytes live at one time, and a little more. Pages move, so a place at the top of the heap takes no more memory than one further down. Without the
+ * line the blocks of a program drift apart: its pages lie under a part of the slots in use, each block finds holes, and moves pages into them, for
+ * ever. With it blocks come back below the line, where the pages are. Where pages do not move there is no line: in segments, in private arenas, and
+ * for a requester that may be `anywhere`.
+ *
  * LOCKING: every function here expects the pool's lock. None of them calls the driver. heap_give allocates nothing.
  */
 #include "pool/core/heap.h"
 
 #include "base/check.h"
+
+#define LINE_SHARE 64 /* chosen: that part of the need lies below the line as well; none of it to three times as much makes little difference */
 
 static struct block *at_number(const struct heap *h, uint32_t block) { return block_of(h->ranges.blocks, block); }
 
@@ -45,6 +54,24 @@ static void note_lack(struct heap *h, const struct requester *who, const struct 
     place->behind |= stays;
     *blocked = *blocked && !stays;
 }
+
+/* The first slot of the region beyond the line of the heap. */
+static uint32_t line_in(const struct heap *h, const struct region *r)
+{
+    uint64_t line = h->need + h->need / LINE_SHARE;
+    if (h->fixed || region_is_segment(r) || line >= r->below + r->bytes)
+        return r->slots;
+    return line > r->below ? region_slot(r, r->base + line - r->below - 1) + 1 : 0;
+}
+
+/* How many of the slots lie beyond the line. */
+static uint32_t slots_beyond(const struct heap *h, const struct region *r, struct slots under)
+{
+    uint32_t line = line_in(h, r);
+    return under.to <= line ? 0 : under.to - (under.from > line ? under.from : line);
+}
+
+static uint32_t cost_of(const struct place *place) { return place->missing + place->beyond; }
 
 static enum fit fit_of(const struct place *place) { return place->missing || place->behind ? FIT_WITH_PAGES : FIT_NOW; }
 
@@ -74,6 +101,7 @@ static bool fits(struct heap *h, const struct requester *who, const struct regio
                 note_lack(h, who, r, slot, &blocked, place);
         if (!blocked) {
             place->region = r->number;
+            place->beyond = who->anywhere ? 0 : slots_beyond(h, r, under);
             return true;
         }
         at = align_up(region_slot_at(r, slot), alignment);
@@ -97,7 +125,7 @@ static bool fits_at_top(struct heap *h, const struct requester *who, uint64_t al
     return true;
 }
 
-/* Usually the first candidate has all its pages, each mapped once: then no page has to be looked at. */
+/* Usually the first candidate lies below the line and has all its pages, each mapped once: then no page has to be looked at. */
 static bool fits_as_it_is(const struct heap *h, uint32_t range, uint64_t alignment, struct place *place)
 {
     const struct block *b = at_number(h, range);
@@ -109,10 +137,10 @@ static bool fits_as_it_is(const struct heap *h, uint32_t range, uint64_t alignme
     place->range = range;
     place->at = at;
     place->under = slots_under(r, at, place->size);
-    return bits_all_set(r->sole, place->under.from, place->under.to);
+    return place->under.to <= line_in(h, r) && bits_all_set(r->sole, place->under.from, place->under.to);
 }
 
-/* Finds the candidate that lacks the fewest pages; `range` is the first one. */
+/* Finds the candidate that costs least; `range` is the first one. */
 static __attribute__((noinline)) enum fit find_best(struct heap *h, const struct requester *who, uint32_t range, uint64_t alignment,
                                                     struct place *place)
 {
@@ -126,17 +154,17 @@ static __attribute__((noinline)) enum fit find_best(struct heap *h, const struct
             continue;
         }
         place->range = range;
-        if (fit_of(place) == FIT_NOW)
+        if (fit_of(place) == FIT_NOW && !place->beyond)
             return FIT_NOW;
         /*
          * The number of pages that stay is not compared: they cost neither memory nor a call. As a second measure it changed one of the recorded
          * programs, fsdp, and that either way (5 % less driver time to 2 % more, as many waits); ddp, diffusion, compiled and graphs not at all.
          */
-        if (!found || place->missing < best.missing)
+        if (!found || cost_of(place) < cost_of(&best))
             best = *place;
         found = true;
     }
-    if (!fits_at_top(h, who, alignment, place) || (found && best.missing <= place->missing)) {
+    if (!fits_at_top(h, who, alignment, place) || (found && cost_of(&best) <= cost_of(place))) {
         if (!found)
             return in_flight ? FIT_IN_FLIGHT : FIT_NOT;
         *place = best;
@@ -155,8 +183,8 @@ enum fit heap_find(struct heap *h, const struct requester *who, uint64_t size, u
 }
 
 /*
- * If the block were free, would a request of its size get this place? It would if this is the best fit: all pages are there, because the block lies
- * on them.
+ * If the block were free, would a request of its size get this place? It would if this is the best fit and lies below the line: all pages are there,
+ * because the block lies on them.
  */
 bool heap_would_choose(const struct heap *h, uint32_t block)
 {
@@ -167,7 +195,9 @@ bool heap_would_choose(const struct heap *h, uint32_t block)
     if (best && best == after)
         best = ranges_next(&h->ranges, best);
     bool joins_before = b->before && at_number(h, b->before)->state == BLOCK_FREE;
-    return !joins_before && (!best || at_number(h, best)->size > joined);
+    const struct region *r = region_of(h->pages, b->region);
+    bool beyond = region_slot(r, b->at + b->size - 1) >= line_in(h, r);
+    return !joins_before && !beyond && (!best || at_number(h, best)->size > joined);
 }
 
 /*
@@ -369,6 +399,8 @@ uint32_t heap_take(struct heap *h, const struct place *place)
     at_number(h, block)->state = BLOCK_LIVE;
     at_number(h, block)->requested = 0; /* until arena_commit: reports show it as free */
     at_number(h, block)->uses = 0;
+    h->live += at_number(h, block)->size;
+    h->need = h->live > h->need ? h->live : h->need;
     pages_own(h->pages, r, place->under.from, place->under.to);
     if (r->fixed)
         pages_fix(h->pages, r, place->under.from, place->under.to);
@@ -381,6 +413,7 @@ void heap_give_back(struct heap *h, uint32_t block)
 {
     struct block *b = at_number(h, block);
     struct region *r = region_of(h->pages, b->region);
+    h->live -= b->size;
     drop_margin(h, r, b);
     uint32_t before = b->before && at_number(h, b->before)->state == BLOCK_FREE ? b->before : 0;
     uint32_t after = b->after && at_number(h, b->after)->state == BLOCK_FREE ? b->after : 0;
@@ -430,6 +463,16 @@ static void close_top(struct heap *h, struct region *r)
     set_top(h, r, region_end(r));
 }
 
+/* How many addresses lie in the regions that are older than each. A heap of segments has no line. */
+static void count_below(struct heap *h)
+{
+    uint64_t below = h->bytes;
+    for (uint32_t number = h->regions; number; number = region_of(h->pages, number)->next) {
+        below -= region_of(h->pages, number)->bytes;
+        region_of(h->pages, number)->below = below;
+    }
+}
+
 /* Adds the region to the heap behind `before`; 0: as the newest. */
 static void join(struct heap *h, struct region *r, uint32_t before)
 {
@@ -441,6 +484,8 @@ static void join(struct heap *h, struct region *r, uint32_t before)
         region_of(h->pages, r->next)->before = r->number;
     h->bytes += r->bytes;
     h->small += r->bytes < HEAP_SMALL ? r->bytes : 0;
+    if (!region_is_segment(r))
+        count_below(h);
 }
 
 /* Adds a region, which has its number, as the newest. */
@@ -486,6 +531,8 @@ void heap_remove_region(struct heap *h, struct region *r)
         region_of(h->pages, r->next)->before = r->before;
     h->bytes -= r->bytes;
     h->small -= r->bytes < HEAP_SMALL ? r->bytes : 0;
+    if (!region_is_segment(r))
+        count_below(h);
     set_top(h, r, r->base);
 }
 

@@ -17,6 +17,8 @@ struct heap {                   /* guarded by the pool's lock */
     uint64_t      bytes;        /* of addresses, in all of them */
     uint64_t      used;         /* of these, below the tops: not virgin */
     uint64_t      small;        /* in regions of less than HEAP_SMALL */
+    uint64_t      live;         /* bytes of its blocks */
+    uint64_t      need;         /* the most that was live at one time */
     uint32_t      arena;        /* the number it goes by in regions and pages */
     uint32_t      index;        /* which of the arena's heaps it is */
     bool          fixed;        /* private arena: regions it gets are fixed */
@@ -39,6 +41,7 @@ struct place {
     uint64_t size;
     struct slots under;         /* it */
     uint32_t missing;           /* pages it lacks */
+    uint32_t beyond;            /* of its slots, beyond the heap's line */
     bool     behind;            /* the stream has to wait for some that it has */
     bool     grows;             /* reaches beyond the top */
     bool     alone;             /* nothing else may come to lie in its region */
@@ -76,6 +79,7 @@ struct heap_walk {
     uint32_t slot, edges;       /* the slot that is being counted; pieces that begin or end in it, so far */
     bool     in_doubt;          /* some were counted before a pause */
     bool     without_slots;     /* within heap_take and heap_give, where they are about to change */
+    uint64_t live;              /* bytes of blocks so far */
 };
 bool        heap_check(struct heap *h, const struct region *r, struct heap_walk *w, uint32_t most, const char **broken);
 const char *heap_broken_region(const struct heap *h, const struct region *r);

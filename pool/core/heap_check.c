@@ -87,6 +87,7 @@ bool heap_check(struct heap *h, const struct region *r, struct heap_walk *w, uin
         *broken = broken_rule_of_piece(h, r, block);
         if (!*broken && !w->without_slots && !count_piece(r, b, w))
             *broken = "18: slots are busy, and count edges, as blocks lie on them";
+        w->live += b->state != BLOCK_FREE && b->state != BLOCK_MARGIN ? b->size : 0;
         w->at = b->at + b->size;
     }
     if (block || *broken || w->without_slots)
@@ -108,7 +109,8 @@ const char *heap_broken_region(const struct heap *h, const struct region *r)
 static const char *broken_rule(struct heap *h, bool without_slots)
 {
     const char *broken = NULL;
-    uint64_t bytes = 0, used = 0;
+    uint64_t bytes = 0, used = 0, live = 0;
+    bool counted = true;
     for (uint32_t number = h->regions; number && !broken; number = region_of(h->pages, number)->next) {
         const struct region *r = region_of(h->pages, number);
         struct heap_walk w = {.without_slots = without_slots};
@@ -117,8 +119,11 @@ static const char *broken_rule(struct heap *h, bool without_slots)
             heap_check(h, r, &w, UINT32_MAX, &broken);
         bytes += r->bytes;
         used += r->top - r->base;
+        live += w.live;
+        counted &= region_is_segment(r) || r->below + bytes == h->bytes;
     }
-    return broken ? broken : bytes != h->bytes || used != h->used ? "22: a heap counts its addresses" : NULL;
+    return broken ? broken : bytes != h->bytes || used != h->used || !counted ? "22: a heap counts its addresses" :
+           live != h->live || live > h->need ? "22: a heap counts the bytes of its blocks" : NULL;
 }
 
 const char *heap_broken_rule(struct heap *h)

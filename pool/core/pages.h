@@ -36,6 +36,7 @@ struct region_entry {
 struct requester {
     uint32_t arena;
     bool     may_unmap;             /* no capture is open on the device */
+    bool     anywhere;              /* what lacks no page is as good beyond the line of a heap as below it */
     tick     ordered;               /* its stream waits on the device for all that was freed up to here, whichever arena freed it */
     tick     orderable;             /* it can be made to wait for this much; 0: no more than `ordered` */
 };

@@ -129,10 +129,63 @@ CASE(growing_wins_only_if_it_lacks_fewer_pages)
     EXPECT_EQ(heap_find(&heap, &who, 3 * STORE_PAGE, BLOCK_BYTES, &place), FIT_WITH_PAGES);
     EXPECT(!place.grows);
     EXPECT_EQ(place.at, r->base);
-    store_page_at(r, 5); /* beyond the top */
+    store_page_at(r, 5); /* above the top */
+    heap.need = 16 * STORE_PAGE; /* the line */
     EXPECT_EQ(heap_find(&heap, &who, 3 * STORE_PAGE, BLOCK_BYTES, &place), FIT_WITH_PAGES);
     EXPECT(place.grows);
     EXPECT_EQ(place.at, region_slot_at(r, 4));
+}
+
+/* Six pages were live at one time, so the line lies behind the seventh slot: of the complete place two slots lie beyond it. */
+CASE(a_slot_beyond_the_line_counts_as_one_that_lacks_its_page)
+{
+    struct region *r = add_region(16);
+    uint32_t low = take(4 * STORE_PAGE);
+    take(STORE_PAGE);
+    give(low);
+    uint32_t high = take(5 * STORE_PAGE);
+    EXPECT_EQ(at_of(high), region_slot_at(r, 5));
+    EXPECT(!heap_would_choose(&heap, high));
+    give(high);
+    EXPECT_EQ(heap.need, 6 * STORE_PAGE);
+    struct place place;
+    unmap(r, 0);
+    EXPECT_EQ(heap_find(&heap, &who, 4 * STORE_PAGE, BLOCK_BYTES, &place), FIT_WITH_PAGES);
+    EXPECT_EQ(place.at, r->base);
+    unmap(r, 1); /* two are missing: as good, and the better fit */
+    EXPECT_EQ(heap_find(&heap, &who, 4 * STORE_PAGE, BLOCK_BYTES, &place), FIT_WITH_PAGES);
+    EXPECT_EQ(place.at, r->base);
+    who.anywhere = true;
+    EXPECT_EQ(heap_find(&heap, &who, 4 * STORE_PAGE, BLOCK_BYTES, &place), FIT_NOW);
+    EXPECT_EQ(place.at, region_slot_at(r, 5));
+    who.anywhere = false;
+    heap_fix(&heap, true);
+    EXPECT_EQ(heap_find(&heap, &who, 4 * STORE_PAGE, BLOCK_BYTES, &place), FIT_NOW);
+    heap_fix(&heap, false);
+    unmap(r, 2);
+    EXPECT_EQ(heap_find(&heap, &who, 4 * STORE_PAGE, BLOCK_BYTES, &place), FIT_NOW);
+    EXPECT_EQ(place.at, region_slot_at(r, 5));
+}
+
+/* The place in the older region lacks one page, and of the other one two slots lie beyond the line. */
+CASE(addresses_below_the_line_are_counted_from_the_oldest_region)
+{
+    struct region *older = add_region(4), *newer;
+    uint32_t low = take(3 * STORE_PAGE);
+    newer = add_region(16);
+    uint32_t high = take(4 * STORE_PAGE);
+    EXPECT_EQ(newer->below, older->bytes);
+    EXPECT_EQ(at_of(high), newer->base);
+    give(low);
+    give(high);
+    unmap(older, 0);
+    struct place place;
+    EXPECT_EQ(heap_find(&heap, &who, 3 * STORE_PAGE, BLOCK_BYTES, &place), FIT_NOW);
+    EXPECT_EQ(place.at, newer->base);
+    heap.need = 4 * STORE_PAGE;
+    EXPECT_EQ(heap_find(&heap, &who, 3 * STORE_PAGE, BLOCK_BYTES, &place), FIT_WITH_PAGES);
+    EXPECT_EQ(place.at, older->base);
+    EXPECT_EQ(heap_broken_rule(&heap), NULL);
 }
 
 /* A free range at the top is the beginning of the place that grows. */
@@ -465,6 +518,10 @@ CASE(each_rule_sees_what_is_wrong)
     EXPECT_BROKEN(heap_broken_rule, "12:", b->state, BLOCK_FREE);
     EXPECT_BROKEN(heap_broken_rule, "11:", r->top, r->top + 512);
     EXPECT_BROKEN(heap_broken_rule, "11:", r->last_block, small);
+
+    EXPECT_BROKEN(heap_broken_rule, "22:", heap.live, heap.live + 512);
+    EXPECT_BROKEN(heap_broken_rule, "22:", heap.need, heap.live - 512);
+    EXPECT_BROKEN(heap_broken_rule, "22:", r->below, r->below + 512);
 
     for (uint32_t slot = 0; slot < r->slots; slot++) {
         EXPECT_BROKEN(heap_broken_cover, "18:", r->edges[slot], r->edges[slot] + 1);

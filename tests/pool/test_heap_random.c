@@ -62,6 +62,19 @@ static void find_gaps(void)
     order_small_gaps();
 }
 
+static uint64_t model_live, model_need;
+
+/* Does the slot lie beyond the line? All that was live at one time, and a 64th more, would lie in front of it. */
+static bool model_is_beyond(const struct region *r, uint32_t slot)
+{
+    uint64_t in_front = (uint64_t)slot * STORE_PAGE;
+    for (uint32_t n = 0; model_regions[n] != r; n++)
+        in_front += model_regions[n]->bytes;
+    return in_front >= model_need + model_need / 64;
+}
+
+static uint32_t model_cost(const struct place *place) { return place->missing + place->beyond; }
+
 /* The first place in [from, to) with no slot in transit, tried one by one. */
 static bool model_fits(struct region *r, uint64_t from, uint64_t to, uint64_t alignment, struct place *place)
 {
@@ -73,9 +86,11 @@ static bool model_fits(struct region *r, uint64_t from, uint64_t to, uint64_t al
         place->region = r->number;
         place->at = at;
         place->slid = at != first;
-        place->missing = 0;
-        for (uint32_t slot = under.from; slot < under.to; slot++)
+        place->missing = place->beyond = 0;
+        for (uint32_t slot = under.from; slot < under.to; slot++) {
             place->missing += !r->page[slot];
+            place->beyond += model_is_beyond(r, slot);
+        }
         return true;
     }
     return false;
@@ -91,17 +106,17 @@ static enum fit model_find(uint64_t size, uint64_t alignment, struct place *best
     for (uint32_t i = first; i < gap_count && i < first + HEAP_CANDIDATES; i++) {
         bool fits = model_fits(gaps[i].region, gaps[i].at, gaps[i].at + gaps[i].size, alignment, &candidate);
         in_flight |= !fits;
-        if (fits && (!found || candidate.missing < best->missing))
+        if (fits && (!found || model_cost(&candidate) < model_cost(best)))
             *best = candidate;
         found |= fits;
     }
-    if ((!found || best->missing) && model_region_count) {
+    if ((!found || model_cost(best)) && model_region_count) {
         uint32_t newest = model_region_count - 1;
         struct region *r = model_regions[newest];
         const struct piece *last = live_count ? &live[live_count - 1] : NULL;
         uint64_t from = last && last->at >= r->base ? last->at + last->size : r->base;
         bool fits = model_fits(r, from, region_end(r), alignment, &candidate);
-        if (fits && (!found || candidate.missing < best->missing))
+        if (fits && (!found || model_cost(&candidate) < model_cost(best)))
             *best = candidate;
         found |= fits;
     }
@@ -114,6 +129,8 @@ static void model_insert(uint32_t block, uint64_t at, uint64_t size)
     for (; i && live[i - 1].at > at; i--)
         live[i] = live[i - 1];
     live[i] = (struct piece){.at = at, .size = size, .block = block};
+    model_live += size;
+    model_need = model_live > model_need ? model_live : model_need;
     uint32_t newest = model_region_count - 1;
     uint64_t base = model_regions[newest]->base, end = at + size;
     if (at >= base && end > model_top[newest])
@@ -158,6 +175,7 @@ static bool give_random(struct random *r)
     if (chosen)
         same &= heap_find(&heap, &who, live[which].size, BLOCK_BYTES, &place) == FIT_NOW && place.at == live[which].at && !place.slid;
     chosen_again += chosen;
+    model_live -= live[which].size;
     memmove(&live[which], &live[which + 1], (--live_count - which) * sizeof *live);
     return same;
 }

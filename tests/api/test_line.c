@@ -1,0 +1,95 @@
+/*
+ * test_line.c: a block goes to a place below the line of its heap that lacks a page, rather than to a complete one far beyond it; but not while a
+ * capture is open, and not if memory is short.
+ *
+ * Two blocks of ten pages are freed, with walls behind them. A block of eleven fits in neither hole: it comes to lie behind all that was ever live,
+ * on the pages of the first hole and one of the second. So the second hole lacks one page when that block is freed, and the place there lacks none.
+ */
+#include "tests/api/scene.h"
+
+#define CARD  (4 * GIB)
+#define TEN   (20 * MIB)
+
+struct holes {
+    struct held wall[2];
+    char       *near, *far;
+};
+
+static void open_holes(struct scene *scene, struct holes *holes, uint64_t limit, bool pinned)
+{
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = scene_options();
+    struct held block[2], far;
+    options.limit = limit;
+    options.aliases = CENOTE_ALIASES_OFF; /* else the holes would keep their pages, too */
+    scene_open_with(scene, &shape, &options);
+    for (int i = 0; i < 2; i++) {
+        REQUIRE(held_take(&block[i], scene->pool, TEN, scene->stream[A]));
+        REQUIRE(held_take(&holes->wall[i], scene->pool, 2 * MIB, scene->stream[A]));
+    }
+    holes->near = block[1].at;
+    held_give(&block[0]);
+    held_give(&block[1]);
+    DONE(cuCtxSynchronize());
+    REQUIRE(held_take(&far, scene->pool, TEN + 2 * MIB, scene->stream[A]));
+    holes->far = far.at;
+    EXPECT(far.at > holes->wall[1].at);
+    if (pinned)
+        DONE(cenote_pin(far.at, far.bytes));
+    held_give(&far);
+    DONE(cuCtxSynchronize());
+    EXPECT_EQ(scene_stats(scene->pool).reserved.current, 2 * (TEN + 2 * MIB));
+}
+
+static void close_holes(struct scene *scene, struct holes *holes)
+{
+    held_give(&holes->wall[0]);
+    held_give(&holes->wall[1]);
+    scene_close(scene);
+}
+
+CASE(a_page_moves_below_the_line)
+{
+    struct scene scene;
+    struct holes holes;
+    struct held ten;
+    open_holes(&scene, &holes, 0, false);
+    uint64_t moved = scene_stats(scene.pool).pages_harvested;
+    REQUIRE(held_take(&ten, scene.pool, TEN, scene.stream[A]));
+    EXPECT(ten.at == holes.near);
+    EXPECT_EQ(scene_stats(scene.pool).pages_harvested, moved + 1);
+    held_give(&ten);
+    close_holes(&scene, &holes);
+}
+
+CASE(while_a_capture_is_open_no_page_moves_for_it)
+{
+    struct scene scene;
+    struct holes holes;
+    struct held ten;
+    open_holes(&scene, &holes, 0, false);
+    uint64_t moved = scene_stats(scene.pool).pages_harvested;
+    DONE(cenote_pool_capture_begin(scene.pool, (cenote_stream)scene.stream[B]));
+    REQUIRE(held_take(&ten, scene.pool, TEN, scene.stream[A]));
+    EXPECT(ten.at == holes.far);
+    EXPECT_EQ(scene_stats(scene.pool).pages_harvested, moved);
+    DONE(cenote_pool_capture_end(scene.pool, (cenote_stream)scene.stream[B]));
+    held_give(&ten);
+    close_holes(&scene, &holes);
+}
+
+/* The pages beyond the line are pinned, and the pool may create none. */
+CASE(if_no_page_can_be_had_a_complete_place_serves_wherever_it_is)
+{
+    struct scene scene;
+    struct holes holes;
+    struct held ten;
+    open_holes(&scene, &holes, 2 * (TEN + 2 * MIB), true);
+    REQUIRE(held_take(&ten, scene.pool, TEN, scene.stream[A]));
+    EXPECT(ten.at == holes.far);
+    DONE(cenote_unpin(holes.far, TEN + 2 * MIB));
+    held_give(&ten);
+    close_holes(&scene, &holes);
+}
+
+SCENES_MAIN("api: line")
