@@ -5,20 +5,22 @@
 Replays the traces of traces/ and those that are named (build/bin/cenote-replay: cenote itself, and models of PyTorch's allocator and its expandable
 segments, four repetitions in the same pools) under each list of PRICES, with the GPU behind by each of LAGS. Says for each the waste, over what was
 requested and over what was live or pending; the modelled time that the program's own thread waits for the driver, in the first repetition and in the
-last; and how often an allocation waited for the device. Beside that it says what comes of LONG repetitions, on how small a card each trace gets
-through, by which calls the time of the first repetition goes, what pages of other sizes would waste and take (the programs of traces/torch), and
-what it takes to fill 80 GB. Writes the figures as JSON, and a page with two pictures of them.
+last; and how often an allocation waited for the device. Beside that it says what comes of LONG repetitions, and of the programs of traces/torch with
+all sizes multiplied by each of SCALES; on how small a card each trace gets through, by which calls the time of the first repetition goes, what pages
+of other sizes would waste and take, and what it takes to fill 80 GB. Writes the figures as JSON, and a page with two pictures of them.
 
 GOALS are what cenote is to reach. --check ends with status 1 where one is missed, or where a trace wastes more than 0.1 points beyond --against.
 """
 import argparse
 import concurrent.futures
 import datetime
+import gzip
 import json
 import os
 import pathlib
 import platform
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -33,6 +35,8 @@ PRICES = ("a100", "h100")
 LAGS = {"0": "level with the program", "5%": "5 % of the records behind", "step": "one step behind"}
 REPEAT = 4
 LONG = 32  # repetitions: a program that runs for days
+SCALES = (0.7, 0.85, 1, 1.15, 1.4)  # what all sizes of a program are multiplied by: one trace alone says little of a rule
+SCALED_REPEAT = 16
 CARD = "h100"  # the list of prices under which smallest cards are searched for
 CARD_STEPS = 160  # a smallest card is found to a CARD_STEPS-th of what was live or pending
 TWO_DEVICES = "pipeline"  # the models know one
@@ -43,6 +47,7 @@ MIB2 = 2 << 20  # cards are multiples of this
 CONTEXT = 500 << 20  # what the simulated context takes (sim/machine/shape.def); it belongs to no allocator
 FILL = 80 * 10**9 // (64 << 20)  # blocks of 64 MiB
 FILL_MOST = 500_000_000  # ns: a goal
+SIZED = ("a", "f", "u")  # records that name the size of a block
 SMALL = 64 << 20  # what asks for less has a few pages, and its waste is that of a page: it is shown and not judged
 
 Figures = dict[str, Any]
@@ -77,6 +82,35 @@ def measure_long(paths: Sequence[pathlib.Path]) -> Runs:
         return [run for found in pool.map(lambda job: replay(*job, under=("cenote",), repeat=LONG), jobs) for run in found]
 
 
+def programs() -> list[pathlib.Path]:
+    return sorted((ROOT / "traces/torch").glob("*.csv.gz"))
+
+
+def scaled(path: pathlib.Path, scale: float, target: pathlib.Path) -> pathlib.Path:
+    """The same program, all sizes multiplied."""
+    with gzip.open(path, "rt", encoding="utf-8") as old, gzip.open(target, "wt", compresslevel=1, encoding="utf-8") as new:
+        head = next(old)
+        new.write(head)
+        names = head.strip().split(",")
+        for line in old:
+            cells = line.rstrip("\n").split(",")
+            at = names.index("bytes")
+            cells[at] = str(max(1, int(int(cells[at]) * scale))) if cells[names.index("op")] in SIZED else cells[at]
+            new.write(",".join(cells) + "\n")
+    return target
+
+
+def measure_scaled() -> Runs:
+    """The programs with other sizes, under cenote, by the prices CARD."""
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        def one(job: tuple[pathlib.Path, float]) -> Runs:
+            path, scale = job
+            trace = scaled(path, scale, pathlib.Path(folder, f"{path.name.split('.')[0]}-{scale}.csv.gz"))
+            return [{**replay(trace, CARD, lag, under=("cenote",), repeat=SCALED_REPEAT)[0], "trace": path.name.split(".")[0], "scale": scale}
+                    for lag in LAGS]
+        return [run for found in pool.map(one, [(path, scale) for path in programs() for scale in SCALES]) for run in found]
+
+
 def smallest_card(path: pathlib.Path, under: str) -> Figures:
     """The smallest card on which the replay does not run out of memory, with the GPU one step behind, by bisection. SMALL traces are not tried."""
     whole = replay(path, CARD, "step", under=(under,))[0]
@@ -102,7 +136,7 @@ def measure_smallest(paths: Sequence[pathlib.Path]) -> Runs:
 
 def measure_pages() -> Runs:
     """The programs under pages of each size."""
-    jobs = [(path, prices, page) for path in sorted((ROOT / "traces/torch").glob("*.csv.gz")) for prices in PRICES for page in PAGES]
+    jobs = [(path, prices, page) for path in programs() for prices in PRICES for page in PAGES]
 
     def one(path: pathlib.Path, prices: str, page: int) -> Figures:
         return {**replay(path, prices, "0", "--page-mib", str(page), under=("cenote",))[0], "page_mib": page}
@@ -273,6 +307,19 @@ def long_table(all_cases: Sequence[Case], longs: Runs) -> list[str]:
     return lines
 
 
+def scaled_table(runs: Runs) -> list[str]:
+    """Of all SCALES: the mean of the waste over what was live or pending, the worst of it, and the mean of all driver time."""
+    lines = [row("program", *LAGS.values()), "|" + "---|" * (1 + len(LAGS))]
+    for trace in dict.fromkeys(run["trace"] for run in runs):
+        cells = []
+        for lag in LAGS:
+            found = [run for run in runs if (run["trace"], run["lag"]) == (trace, lag)]
+            shares, seconds = [lost(run) for run in found], [run["driver_ns"] / 1e9 for run in found]
+            cells.append(f"{statistics.mean(shares):+.1f} % (worst {max(shares):+.1f} %), {statistics.mean(seconds):.2f} s")
+        lines.append(row(trace, *cells))
+    return lines
+
+
 def smallest_table(all_cases: Sequence[Case], found: Runs) -> list[str]:
     lines = [row("trace", "live or pending", *COLORS, "cenote on 80 GiB"), "|" + "---|" * (3 + len(COLORS))]
     by = {(run["trace"], run["under"]): run for run in found}
@@ -315,6 +362,14 @@ What cenote is to reach, and how many traces of at least 64 MiB miss it today. A
 What {long} repetitions come to under cenote: waste over what was live or pending, and all driver time.
 
 {longs}
+
+## The same programs with other sizes
+
+One trace says little about a rule, because a small change of it changes which block lies where. So here all sizes of
+each program are multiplied by {scales}: the mean of the waste over what was live or pending, the worst of it, and the
+mean of all driver time, of {scaled_repeat} repetitions each under cenote, by the prices `{card}`.
+
+{scaled}
 
 ## The smallest card
 
@@ -360,7 +415,7 @@ Blocks of 64 MiB until 80 GB are live, seconds of driver time:
 def write_page(content: Figures, folder: pathlib.Path, json_path: pathlib.Path) -> None:
     all_cases = cases(content["runs"])
     wastes, drivers, splits, pages = [], [], [], []
-    sizes, fills, longs, smallest = (content.get(name, []) for name in ("pages", "fill", "long", "smallest"))
+    sizes, fills, longs, smallest, scales = (content.get(name, []) for name in ("pages", "fill", "long", "smallest", "scaled"))
     for prices in PRICES:
         for lag, text in LAGS.items():
             wastes += [f"### {prices}, the GPU {text}", "", *table(all_cases, prices, lag), ""]
@@ -371,10 +426,10 @@ def write_page(content: Figures, folder: pathlib.Path, json_path: pathlib.Path) 
               *(row(prices, *(f"{fill_ns(fills, prices, name) / 1e9:.2f}" for name in COLORS)) for prices in PRICES)]
     parts = {"goals": goals_table(all_cases, fills), "wastes": wastes, "drivers": drivers, "splits": splits, "pages": pages,
              "fills": filled if fills else [], "longs": long_table(all_cases, longs) if longs else [],
-             "smallest": smallest_table(all_cases, smallest) if smallest else []}
+             "smallest": smallest_table(all_cases, smallest) if smallest else [], "scaled": scaled_table(scales) if scales else []}
     (folder / "pictures").mkdir(parents=True, exist_ok=True)
     page = PROSE.format(json=os.path.relpath(json_path, folder), repeat=content["repeat"], date=content["date"], machine=content["machine"],
-                        long=LONG, card=CARD, exact=round(100 / CARD_STEPS, 1),
+                        long=LONG, scaled_repeat=SCALED_REPEAT, scales=f"{', '.join(map(str, SCALES[:-1]))} and {SCALES[-1]}", card=CARD, exact=round(100 / CARD_STEPS, 1),
                         **{name: "\n".join(lines).strip() or "Not measured." for name, lines in parts.items()})
     (folder / "policy.md").write_text(page, encoding="utf-8")
     subprocess.run([ROOT / "tools/wrap", folder / "policy.md"], check=True, stdout=subprocess.DEVNULL)
@@ -461,7 +516,8 @@ def main() -> int:
     today = str(datetime.date.today())
     content = read(options.old) if options.old else {
         "date": today, "machine": machine(), "gpu": "simulated, 80GiB", "bench": "bench/policy/run.py", "repeat": REPEAT,
-        "runs": measure(traces(options.traces)), "long": measure_long(traces(options.traces)), "smallest": measure_smallest(traces(options.traces)),
+        "runs": measure(traces(options.traces)), "long": measure_long(traces(options.traces)), "scaled": measure_scaled(),
+        "smallest": measure_smallest(traces(options.traces)),
         "pages": measure_pages(), "fill": measure_fill()}
     page = ROOT / "docs" if options.publish else options.out
     path = ROOT / f"bench/results/{content['date']}-policy.json" if options.publish else options.out / "policy.json"

@@ -1,4 +1,5 @@
 """bench/policy/run.py: its page, and what it judges, from figures that were measured."""
+import gzip
 import importlib.util
 import json
 import pathlib
@@ -30,7 +31,7 @@ def test_the_page_has_what_was_measured(tmp_path):
     done = subprocess.run([sys.executable, str(RUN), "--from", str(FIGURES), "--out", str(tmp_path)], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "policy.md").read_text()
-    tables = 2 * (3 + 1 + 1 + 1) + 2  # waste by lag; time, where it goes, by size of page; the long run, the smallest card
+    tables = 2 * (3 + 1 + 1 + 1) + 3  # waste by lag; time, where it goes, by size of page; the long run, other sizes, the smallest card
     assert page.count("\n| lstm |") == tables and "## Goals" in page and "Not measured" not in page
     for name in ("waste", "driver"):
         assert (tmp_path / f"pictures/policy-{name}.png").stat().st_size > 10000
@@ -41,7 +42,7 @@ def test_a_page_of_figures_without_those_that_came_later(tmp_path):
     """--from reads a file of an earlier day."""
     pytest.importorskip("matplotlib")
     old = json.loads(FIGURES.read_text())
-    for name in ("pages", "fill", "long", "smallest"):
+    for name in ("pages", "fill", "long", "smallest", "scaled"):
         del old[name]
     for run in old["runs"]:
         del run["driver_first_split"]
@@ -50,6 +51,14 @@ def test_a_page_of_figures_without_those_that_came_later(tmp_path):
                           timeout=100)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "policy.md").read_text().count("\n| lstm |") == 2 * (3 + 1)
+
+
+def test_the_same_program_with_other_sizes(policy, tmp_path):
+    lines = "t_us,op,id,bytes,stream,device,tag\n0.0,a,7,1000,0,0,1\n1.0,u,7,1000,2,0,1\n2.0,t,1,0,0,0,\"a,b\"\n3.0,f,7,1000,0,0,1\n"
+    with gzip.open(tmp_path / "old.csv.gz", "wt") as file:
+        file.write(lines)
+    with gzip.open(policy.scaled(tmp_path / "old.csv.gz", 1.4, tmp_path / "new.csv.gz"), "rt") as file:
+        assert file.read() == lines.replace(",1000,", ",1400,")
 
 
 def test_the_time_that_filling_the_card_takes_is_judged(policy):
