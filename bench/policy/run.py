@@ -426,7 +426,8 @@ def write_page(content: Figures, folder: pathlib.Path, json_path: pathlib.Path) 
               *(row(prices, *(f"{fill_ns(fills, prices, name) / 1e9:.2f}" for name in COLORS)) for prices in PRICES)]
     parts = {"goals": goals_table(all_cases, fills), "wastes": wastes, "drivers": drivers, "splits": splits, "pages": pages,
              "fills": filled if fills else [], "longs": long_table(all_cases, longs) if longs else [],
-             "smallest": smallest_table(all_cases, smallest) if smallest else [], "scaled": scaled_table(scales) if scales else []}
+             "smallest": smallest_table(all_cases, smallest) if smallest else [],
+             "scaled": scaled_table(scales) if scales else []}
     (folder / "pictures").mkdir(parents=True, exist_ok=True)
     page = PROSE.format(json=os.path.relpath(json_path, folder), repeat=content["repeat"], date=content["date"], machine=content["machine"],
                         long=LONG, scaled_repeat=SCALED_REPEAT, scales=f"{', '.join(map(str, SCALES[:-1]))} and {SCALES[-1]}", card=CARD, exact=round(100 / CARD_STEPS, 1),
