@@ -430,7 +430,8 @@ def write_page(content: Figures, folder: pathlib.Path, json_path: pathlib.Path) 
              "scaled": scaled_table(scales) if scales else []}
     (folder / "pictures").mkdir(parents=True, exist_ok=True)
     page = PROSE.format(json=os.path.relpath(json_path, folder), repeat=content["repeat"], date=content["date"], machine=content["machine"],
-                        long=LONG, scaled_repeat=SCALED_REPEAT, scales=f"{', '.join(map(str, SCALES[:-1]))} and {SCALES[-1]}", card=CARD, exact=round(100 / CARD_STEPS, 1),
+                        long=LONG, card=CARD, exact=round(100 / CARD_STEPS, 1), scaled_repeat=SCALED_REPEAT,
+                        scales=f"{', '.join(map(str, SCALES[:-1]))} and {SCALES[-1]}",
                         **{name: "\n".join(lines).strip() or "Not measured." for name, lines in parts.items()})
     (folder / "policy.md").write_text(page, encoding="utf-8")
     subprocess.run([ROOT / "tools/wrap", folder / "policy.md"], check=True, stdout=subprocess.DEVNULL)
