@@ -188,6 +188,35 @@ CASE(addresses_below_the_line_are_counted_from_the_oldest_region)
     EXPECT_EQ(heap_broken_rule(&heap), NULL);
 }
 
+/*
+ * Slots 0, 1 and 3 lack their pages, and the page at slot 2 is in flight. Behind it a place lacks one page, as does in effect the complete one of
+ * which one slot lies beyond the line. If the stream can wait for slot 2, the place begins at slot 0, where two are missing.
+ */
+CASE(a_page_that_stays_can_make_a_place_beyond_the_line_the_best)
+{
+    struct region *r = add_region(16);
+    uint32_t low = take(6 * STORE_PAGE);
+    take(STORE_PAGE);
+    uint32_t high = take(7 * STORE_PAGE);
+    give(low);
+    give(high);
+    heap.need = 8 * STORE_PAGE + STORE_PAGE / 2;
+    unmap(r, 0);
+    unmap(r, 1);
+    unmap(r, 3);
+    bit_clear(r->sole, 2);
+    struct page *p = page_of(&store, r->page[2]);
+    p->arena = 2;
+    p->freed = r->freed[2] = fences_stamp(&store.fences);
+    struct place place;
+    EXPECT_EQ(heap_find(&heap, &who, 3 * STORE_PAGE, BLOCK_BYTES, &place), FIT_WITH_PAGES);
+    EXPECT_EQ(place.at, region_slot_at(r, 3));
+    who.orderable = p->freed;
+    EXPECT_EQ(heap_find(&heap, &who, 3 * STORE_PAGE, BLOCK_BYTES, &place), FIT_NOW);
+    EXPECT_EQ(place.at, region_slot_at(r, 7));
+    EXPECT_EQ(place.beyond, 1);
+}
+
 /* A free range at the top is the beginning of the place that grows. */
 CASE(growing_uses_the_free_range_below_the_top)
 {
