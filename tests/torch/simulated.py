@@ -102,8 +102,6 @@ import gc, json, os, signal, sys, torch
 gc.freeze()  # children do not collect what was imported
 for line in sys.stdin:
     code, environ, output, seconds, whole = json.loads(line)
-    if "torch.optim" in code:
-        import torch._dynamo  # an optimizer does so at its first step, for longer than the rest of the program takes
     child = os.fork()
     if child:
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
