@@ -7,7 +7,7 @@
 #ifdef __SANITIZE_THREAD__ /* it leaves a program less than 1 TiB of addresses, and the first regions are of 24 GiB */
 #define STREAMS_MANY 20
 #elif CENOTE_DEBUG >= 2      /* after each mapping it walks all regions */
-#define STREAMS_MANY 1000
+#define STREAMS_MANY 500
 #else
 #define STREAMS_MANY 20000
 #endif

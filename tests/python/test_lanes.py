@@ -1,6 +1,7 @@
 """tools/test: what `make test` says at its end of lanes that passed, failed, skipped tests, or had none. `make` is a stand-in here."""
 import importlib.machinery
 import importlib.util
+import re
 
 import pytest
 from conftest import ROOT
@@ -18,6 +19,7 @@ lane-bad) echo a complaint; cat >"$CENOTE_TEST_REPORTS/bad.xml" <<END
 END
 exit 1 ;;
 lane-plain-bad) exit 1 ;;
+lane-busy) sh -c 'i=0; while [ $i -lt 400000 ]; do i=$((i + 1)); done' ;;
 esac
 """
 
@@ -51,3 +53,9 @@ def test_what_failed_is_shown(tested):
     assert status == 1 and lines[-1] == "1 passed, 2 failed"
     assert "a complaint" in lines and "    bad: b" in lines and "    plain-bad: as a whole" in lines
     assert not [line for line in lines if line.startswith("Skipped")]
+
+
+def test_the_processor_time_of_a_lane_is_that_of_its_programs(tested):
+    _, lines = tested("busy", "plain")
+    spent = {name: float(seconds) for line in lines for name, seconds in re.findall(r"passed  (\w+): .*; ([\d.]+) s of processor time", line)}
+    assert spent["busy"] > 2 * spent["plain"], spent

@@ -39,6 +39,12 @@ def walked(path, **more):
 
 # --- folders
 
+def test_what_the_system_refuses_is_named_with_its_whole_path(tmp_path):
+    with pytest.raises(OSError, match="too long") as refused:
+        walked(tmp_path / "a" / ("b" * 300) / "c", may_make=True)
+    assert refused.value.filename == str(tmp_path / "a" / ("b" * 300))
+
+
 def test_a_folder_of_our_own(tmp_path):
     assert walked(tmp_path / "." / "") == str(tmp_path)
     assert walked(tmp_path / "new/newer", may_make=True) == str(tmp_path / "new/newer")

@@ -52,12 +52,28 @@ def commit_time() -> str:
 # --- what compiles
 
 def make_compiler() -> pathlib.Path:
-    """cc, as CMake and the adapter want it: one program without arguments. Two words for the linker are unknown to zig: -Bsymbolic says what the one
-    says, and more; what the other hides has no names outside its object."""
+    """cc, as CMake and the adapter want it: one program without arguments. Two words for the linker are unknown to `zig cc`: -Bsymbolic says what the
+    one says, and more; what the other hides has no names outside its object. Only `zig ld.lld` makes a filter, which asks for no other library."""
     import ziglang
     zig = pathlib.Path(str(ziglang.__file__)).parent / "zig"
     path = WORK / "cc"
     path.write_text(f"""#!/bin/sh
+zig={shlex.quote(str(zig))}
+filter() {{
+    set -f
+    for word; do
+        shift
+        case $word in
+        -Wl,*) IFS=,; set -- "$@" ${{word#-Wl,}}; unset IFS ;;
+        -fPIC | -flto | -O? | -D*) ;;
+        *) set -- "$@" "$word" ;;
+        esac
+    done
+    exec "$zig" ld.lld "$@"
+}}
+for word; do
+    case $word in -Wl,--filter=*) filter "$@" ;; esac
+done
 for word; do
     shift
     case $word in
@@ -66,7 +82,7 @@ for word; do
     *) set -- "$@" "$word" ;;
     esac
 done
-exec {shlex.quote(str(zig))} cc -target x86_64-linux-gnu.{GLIBC} "$@"
+exec "$zig" cc -target x86_64-linux-gnu.{GLIBC} "$@"
 """)
     for name in ("ar", "ranlib"):  # the system's know another LLVM, and the objects are LLVM's, optimised when they are linked
         (WORK / name).write_text(f'#!/bin/sh\nexec {shlex.quote(str(zig))} {name} "$@"\n')

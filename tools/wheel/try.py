@@ -31,6 +31,7 @@ import ctypes, cenote, sys
 from cenote import places
 for library in ("libcuda.so.1", "libcudart.so.13", "libcudnn.so.9"):
     ctypes.CDLL(cenote.simulation_folder() + "/" + library, ctypes.RTLD_GLOBAL)
+assert ctypes.CDLL(cenote.simulation_folder() + "/libcuda.so").cuInit(0) == 0, "it has names, and the functions are those of libcuda.so.1"
 library, pool, block = ctypes.CDLL(cenote.library()), ctypes.c_void_p(), ctypes.c_void_p()
 assert library.cenote_pool_default(0, ctypes.byref(pool)) == 0
 assert library.cenote_alloc(pool, ctypes.c_size_t(1 << 30), None, ctypes.byref(block)) == 0

@@ -71,6 +71,13 @@ class Walk:
 
     def open(self, name: str) -> int:
         try:
+            return self._open_or_make(name)
+        except OSError as problem:
+            problem.filename = self.path(name)  # the name alone says nothing
+            raise
+
+    def _open_or_make(self, name: str) -> int:
+        try:
             return os.open(name, O_FOLDER, dir_fd=self.folders[-1])
         except FileNotFoundError:
             if not self.may_make:

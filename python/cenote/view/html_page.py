@@ -43,6 +43,7 @@ class Condensed:
         self.levels = array("q", accumulate(history.change, initial=history.live_first))  # live bytes at each moment
         self.reserved = None if history.reserved is None else array("q", [history.reserved_first]) + history.reserved
         self.moments = self._moments(max(300, POINTS // share))
+        self.seen = self._seen()
         self.peak = self.levels.index(max(self.levels))
         self.most_names = max(50, NAMES // share)
         self.blocks: list[int]
@@ -67,6 +68,17 @@ class Condensed:
                 part = column[first:last]
                 wanted.add(first + part.index(extreme(part)))
         return sorted(wanted)
+
+    def _seen(self) -> list[tuple[int, int, int]]:
+        """The blocks that are live at some of the moments, each with the first of them and the first after it, by their places in the list. Most
+        blocks come and go between two moments."""
+        history, count, last = self.history, len(self.levels), len(self.moments)
+        place = array("L")  # of the first of the moments that is not before this one
+        for i, moment in enumerate(self.moments):
+            place.extend(array("L", [i]) * (moment + 1 - len(place)))
+        lives = enumerate(zip(history.born, history.gone))
+        return [(block, since, until) for block, (born, gone) in lives
+                if (since := place[born]) != (until := place[gone] if gone < count else last)]
 
     def _blocks(self, most: int) -> list[int]:
         """The numbers of the blocks that are kept, in the order of their allocation."""
@@ -105,23 +117,20 @@ class Condensed:
     def _first_live(self, numbers: Sequence[int], count: int) -> list[int]:
         """Live bytes of each number at moment 0."""
         live = [0] * count
-        for block, born in enumerate(self.history.born):
-            if not born:
+        for block, since, _ in self.seen:
+            if not since:
                 live[numbers[block]] += self.history.size[block]
         return live
 
     def _stack(self, division: str, ranks: list[int], count: int) -> list[list[int]]:
         """Live bytes of each of `count` groups at each of the moments."""
-        history = self.history
-        group = array("L", map([min(place, count - 1) for place in ranks].__getitem__, history.groups[division][1]))
-        live = self._first_live(group, count)
-        rows, done = [], 0
-        for moment in self.moments:
-            for which, change in zip(map(group.__getitem__, history.block[done:moment]), history.change[done:moment]):
-                live[which] += change
-            done = moment
-            rows.append(list(live))
-        return rows
+        size, numbers, group = self.history.size, self.history.groups[division][1], [min(place, count - 1) for place in ranks]
+        changes = [array("q", bytes(8 * len(self.moments) + 8)) for _ in range(count)]  # from one of the moments to the next
+        for block, since, until in self.seen:
+            change = changes[group[numbers[block]]]
+            change[since] += size[block]
+            change[until] -= size[block]
+        return [list(row) for row in zip(*(list(accumulate(change))[:-1] for change in changes))]
 
     @staticmethod
     def _groups(names: list[str]) -> list[str]:

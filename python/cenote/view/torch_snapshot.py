@@ -125,7 +125,9 @@ class Builder:
             return self.lines[0].number(NO_LINE)
         last = len(frames) - 1
         few = (last, id(frames[0]), id(frames[last >> 2]), id(frames[last >> 1]), id(frames[last - (last >> 2)]), id(frames[last]))
-        alike = self.alike.setdefault(few, [])
+        alike = self.alike.get(few)
+        if alike is None:
+            alike = self.alike[few] = []
         for stack, line in alike:
             if stack == frames:
                 return line
