@@ -463,13 +463,14 @@ static void close_top(struct heap *h, struct region *r)
     set_top(h, r, region_end(r));
 }
 
-/* How many addresses lie in the regions that are older than each. A heap of segments has no line. */
+/* How many addresses are in use in the regions that are older than each: all, or none in those that wait for a trim. Segments have no line. */
 static void count_below(struct heap *h)
 {
-    uint64_t below = h->bytes;
+    uint64_t below = h->used;
     for (uint32_t number = h->regions; number; number = region_of(h->pages, number)->next) {
-        below -= region_of(h->pages, number)->bytes;
-        region_of(h->pages, number)->below = below;
+        struct region *r = region_of(h->pages, number);
+        below -= r->top - r->base;
+        r->below = below;
     }
 }
 
@@ -531,9 +532,9 @@ void heap_remove_region(struct heap *h, struct region *r)
         region_of(h->pages, r->next)->before = r->before;
     h->bytes -= r->bytes;
     h->small -= r->bytes < HEAP_SMALL ? r->bytes : 0;
+    set_top(h, r, r->base);
     if (!region_is_segment(r))
         count_below(h);
-    set_top(h, r, r->base);
 }
 
 /*

@@ -38,7 +38,7 @@ struct region {
     uint32_t arena;                 /* the arena to which it belongs */
     uint32_t heap;                  /* and to which of its heaps, see arena.h */
     uint32_t before, next;          /* regions of that heap, newest first; 0: none */
-    uint64_t below;                 /* bytes of addresses in those that follow; not of a segment */
+    uint64_t below;                 /* bytes of addresses in use in those that follow; not of a segment */
     uint32_t before_listed, next_listed; /* regions with pages that may be free, see pages.c */
     bool     is_listed;
     uint32_t first_block;           /* lowest block or free range, 0: none */

@@ -388,6 +388,7 @@ CASE(a_region_that_could_not_leave_comes_back)
     EXPECT_EQ(heap_addresses_used(&heap), 0); /* both are virgin */
     EXPECT_EQ(heap_broken_rule(&heap), NULL);
     EXPECT(heap_region_is_empty(&heap, low));
+    EXPECT_EQ(high->below, 0); /* what waits for a trim lies below no line */
     EXPECT_EQ(at_of(take(STORE_PAGE)), high->base);
     EXPECT_EQ(take(4 * STORE_PAGE), 0);
     give(high->first_block);
