@@ -10,6 +10,7 @@
 #include "sim/graph/graph.h"
 #include "sim/machine/cost.h"
 #include "sim/machine/settings.h"
+#include "sim/memory/arrays.h"
 #include "sim/memory/memory.h"
 #include "sim/memory/region.h"
 #include "sim/order/stream.h"

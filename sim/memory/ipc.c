@@ -117,7 +117,7 @@ static bool make_room(void)
 CUresult ipc_get_memory(CUipcMemHandle *handle, CUdeviceptr at)
 {
     const struct allocation *a = allocation_holding(at);
-    if (!handle || !a || (a->kind != ALLOCATION_SMALL && a->kind != ALLOCATION_LARGE))
+    if (!handle || !a || a->kind != ALLOCATION_PLAIN)
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuIpcGetMemHandle: 0x%llx is not memory of cuMemAlloc", at);
     const struct mapping *m = virtual_mapping(a->at);
     struct ipc_handle h = {.magic = IPC_MAGIC, .process = getpid(), .started = process_own_start(), .allocation = a->id,

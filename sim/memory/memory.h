@@ -126,8 +126,9 @@ struct range *virtual_reservation(uint64_t at);                         /* NULL:
 
 /* --- allocations.c: what cuMemAlloc and its relatives gave, by address */
 enum allocation_kind {
-    ALLOCATION_SMALL, ALLOCATION_LARGE, ALLOCATION_POOL, ALLOCATION_GRAPH, ALLOCATION_MANAGED, ALLOCATION_HOST, ALLOCATION_REGISTERED,
-    ALLOCATION_OPENED       /* cuMemAlloc of another process, by cuIpcOpenMemHandle */
+    ALLOCATION_PLAIN, ALLOCATION_POOL, ALLOCATION_GRAPH, ALLOCATION_MANAGED, ALLOCATION_HOST, ALLOCATION_REGISTERED,
+    ALLOCATION_OPENED,      /* cuMemAlloc of another process, by cuIpcOpenMemHandle */
+    ALLOCATION_ARRAY        /* of an array: no address of the program's leads there */
 };
 
 struct allocation_end {     /* how it ends */
@@ -141,7 +142,7 @@ struct allocation {
     bool     freed;         /* POOL: cuMemFreeAsync was called, its moment has not come */
     int      device;
     uint32_t context;       /* it ends with, except POOL */
-    uint32_t pool;          /* GRAPH: number of the graph's memory */
+    uint32_t pool;          /* GRAPH: number of the graph's memory; ARRAY: of the array */
     unsigned flags;         /* HOST, REGISTERED */
     uint32_t id;            /* unique for the next 4 billion */
     uint64_t at;
@@ -166,6 +167,8 @@ CUresult allocation_free(CUdeviceptr at);               /* cuMemFree */
 
 /* --- plain.c */
 CUresult plain_alloc(CUdeviceptr *at, size_t size);
+CUresult plain_enter(enum allocation_kind kind, const struct allocation_end *end, uint64_t size, uint32_t *number);
+void     plain_leave(uint32_t number);
 
 /* --- transfers.c: what work does to memory */
 extern const struct work_kind work_touch;

@@ -1,5 +1,5 @@
 /*
- * plain.c: memory of cuMemAlloc.
+ * plain.c: memory of cuMemAlloc, and of arrays.
  *
  * Like a real driver, it takes physical memory in chunks of the granularity: allocations of a chunk's size and more have chunks of their
  * own, smaller ones share chunks in steps of 512 bytes.
@@ -39,19 +39,24 @@ static void give_small(int device, uint64_t at, uint64_t bytes)
         virtual_own_unmap(start);
 }
 
-static void give_memory(enum allocation_kind kind, int device, uint64_t at, uint64_t bytes)
+static bool is_small(uint64_t bytes)
 {
-    if (kind == ALLOCATION_SMALL)
+    return bytes <= SMALL_MAX;
+}
+
+static void give_memory(int device, uint64_t at, uint64_t bytes)
+{
+    if (is_small(bytes))
         give_small(device, at, bytes);
     else
         virtual_own_unmap(virtual_mapping(at)->at);
 }
 
-static void close_plain(uint32_t number)
+void plain_leave(uint32_t number)
 {
     const struct allocation a = *allocation_at(number);
     allocation_remove(number);
-    give_memory(a.kind, a.device, a.at, a.size);
+    give_memory(a.device, a.at, a.size);
 }
 
 /* Waits for the device, as real drivers do; not for memory of pools. */
@@ -63,29 +68,35 @@ static CUresult free_plain(uint32_t number)
     const struct mapping *m = virtual_mapping(a->at);
     if (shared_is_open_elsewhere(physical_at(m->physical), a->at - m->at))
         model_violation("cuMemFree: 0x%llx is open in another process: cuIpcCloseMemHandle comes first", (unsigned long long)a->at);
-    close_plain(number);
+    plain_leave(number);
     return CUDA_SUCCESS;
 }
 
-static const struct allocation_end plain_end = {.free = free_plain, .close = close_plain};
-
-CUresult plain_alloc(CUdeviceptr *at, size_t size)
+CUresult plain_enter(enum allocation_kind kind, const struct allocation_end *end, uint64_t size, uint32_t *number)
 {
-    if (!at || !size)
-        return CUDA_ERROR_INVALID_VALUE;
     int device = context_at(context_current())->device;
     if (size > model.shape.capacity)
         return CUDA_ERROR_OUT_OF_MEMORY;
     uint64_t start, bytes = round_up(size, STEP);
-    enum allocation_kind kind = bytes <= SMALL_MAX ? ALLOCATION_SMALL : ALLOCATION_LARGE;
-    CUresult result = kind == ALLOCATION_SMALL ? take_small(device, bytes, &start)
-                                               : virtual_own_map(MAPPED_FOR_PLAIN, device, NULL, bytes, &start);
+    CUresult result = is_small(bytes) ? take_small(device, bytes, &start) : virtual_own_map(MAPPED_FOR_PLAIN, device, NULL, bytes, &start);
     if (result)
         return result;
-    if (!allocation_add(kind, &plain_end, start, bytes)) {
-        give_memory(kind, device, start, bytes);
+    *number = allocation_add(kind, end, start, bytes);
+    if (!*number) {
+        give_memory(device, start, bytes);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *at = start;
     return CUDA_SUCCESS;
+}
+
+CUresult plain_alloc(CUdeviceptr *at, size_t size)
+{
+    static const struct allocation_end plain_end = {.free = free_plain, .close = plain_leave};
+    uint32_t number;
+    if (!at || !size)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = plain_enter(ALLOCATION_PLAIN, &plain_end, size, &number);
+    if (!result)
+        *at = allocation_at(number)->at;
+    return result;
 }

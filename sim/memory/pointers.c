@@ -19,7 +19,7 @@ static bool find(uint64_t at, struct pointer *p)
         p->device = p->allocation->device;
         p->start = p->range_start = p->allocation->at;
         p->size = p->range_size = p->allocation->size;
-        return !p->allocation->freed;
+        return !p->allocation->freed && p->allocation->kind != ALLOCATION_ARRAY;
     }
     p->mapping = virtual_mapping(at);
     if (!p->mapping || p->mapping->owner != MAPPED_BY_PROGRAM)
@@ -72,7 +72,7 @@ static bool is_for_decompression(const struct pointer *p)
         return false;
     if (p->mapping)
         return physical_at(p->mapping->physical)->prop.allocFlags.usage & CU_MEM_CREATE_USAGE_HW_DECOMPRESS;
-    return p->allocation->kind == ALLOCATION_POOL ? pool_decompresses(p->allocation->pool) : p->allocation->kind <= ALLOCATION_LARGE;
+    return p->allocation->kind == ALLOCATION_POOL ? pool_decompresses(p->allocation->pool) : p->allocation->kind == ALLOCATION_PLAIN;
 }
 #endif
 

@@ -3,7 +3,7 @@
  */
 #include <string.h>
 
-#include "sim/runtime/runtime.h"
+#include "sim/runtime/arrays.h"
 
 /* --- allocation */
 
@@ -193,29 +193,35 @@ cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t fro
     return runtime_end(width && height ? cuMemcpy2DUnaligned(&what) : CUDA_SUCCESS);
 }
 
-/* Without arrays the width is in bytes. A side is memory or an array, not both; arrays the driver refuses. */
-static bool box_of(const struct cudaMemcpy3DParms *p, CUDA_MEMCPY3D *box)
+/* What is of an array is told in its elements, and the width in those of either one; all else in bytes. A side is memory or an array, not both. */
+static CUresult box_of(const struct cudaMemcpy3DParms *p, CUDA_MEMCPY3D *box)
 {
+    size_t to, from;
     if (!p || !p->srcArray == !p->srcPtr.ptr || !p->dstArray == !p->dstPtr.ptr)
-        return false;
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = runtime_element(p->srcArray, &from);
+    if (!result)
+        result = runtime_element(p->dstArray, &to);
+    if (result || (p->srcArray && p->dstArray && from != to))
+        return result ? result : CUDA_ERROR_INVALID_VALUE;
     *box = (CUDA_MEMCPY3D){
-        .srcXInBytes = p->srcPos.x, .srcY = p->srcPos.y, .srcZ = p->srcPos.z, .srcArray = (CUarray)p->srcArray,
+        .srcXInBytes = p->srcPos.x * from, .srcY = p->srcPos.y, .srcZ = p->srcPos.z, .srcArray = (CUarray)p->srcArray,
         .srcMemoryType = p->srcArray ? CU_MEMORYTYPE_ARRAY : place(p->kind, true),
         .srcHost = p->srcPtr.ptr, .srcDevice = (CUdeviceptr)p->srcPtr.ptr, .srcPitch = p->srcPtr.pitch, .srcHeight = p->srcPtr.ysize,
-        .dstXInBytes = p->dstPos.x, .dstY = p->dstPos.y, .dstZ = p->dstPos.z, .dstArray = (CUarray)p->dstArray,
+        .dstXInBytes = p->dstPos.x * to, .dstY = p->dstPos.y, .dstZ = p->dstPos.z, .dstArray = (CUarray)p->dstArray,
         .dstMemoryType = p->dstArray ? CU_MEMORYTYPE_ARRAY : place(p->kind, false),
         .dstHost = p->dstPtr.ptr, .dstDevice = (CUdeviceptr)p->dstPtr.ptr, .dstPitch = p->dstPtr.pitch, .dstHeight = p->dstPtr.ysize,
-        .WidthInBytes = p->extent.width, .Height = p->extent.height, .Depth = p->extent.depth,
+        .WidthInBytes = p->extent.width * (p->srcArray ? from : to), .Height = p->extent.height, .Depth = p->extent.depth,
     };
-    return true;
+    return CUDA_SUCCESS;
 }
 
 static cudaError_t copy_box(const struct cudaMemcpy3DParms *p, cudaStream_t stream, bool waits)
 {
     CUDA_MEMCPY3D box;
     CUresult result = runtime_begin();
-    if (!result && !box_of(p, &box))
-        result = CUDA_ERROR_INVALID_VALUE;
+    if (!result)
+        result = box_of(p, &box);
     if (!result && !kind_is_known(p->kind))
         return runtime_fail(cudaErrorInvalidMemcpyDirection);
     return runtime_end(result ? result : waits ? cuMemcpy3D(&box) : cuMemcpy3DAsync(&box, stream));

@@ -67,7 +67,7 @@ CASE(a_box_that_is_none_is_refused)
     EXPECT_EQ(cudaMemcpy3D(&low), cudaErrorInvalidValue);
     EXPECT_EQ(cudaMemcpy3D(&without), cudaErrorInvalidValue);
     EXPECT_EQ(cudaMemcpy3D(&both), cudaErrorInvalidValue);
-    EXPECT_EQ(cudaMemcpy3D(&array), cudaErrorNotSupported); /* there are no arrays */
+    EXPECT_EQ(cudaMemcpy3D(&array), cudaErrorInvalidResourceHandle); /* that is no array */
     EXPECT_EQ(cudaMemcpy3D(&wrong), cudaErrorInvalidMemcpyDirection);
     EXPECT_EQ(cudaMemcpy3DAsync(NULL, NULL), cudaErrorInvalidValue);
     sim_set_quiet(false);
