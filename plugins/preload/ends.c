@@ -13,6 +13,7 @@
 #include "plugins/preload/families.h"
 #include "plugins/preload/hooks.h"
 #include "plugins/preload/memory.h"
+#include "plugins/preload/peers.h"
 #include "plugins/preload/place.h"
 
 #include <pthread.h>
@@ -117,6 +118,8 @@ CUresult serve_cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
     if (place_lacks_room(result))
         result = real()->cuDevicePrimaryCtxRetain(context, device);
     pthread_mutex_unlock(ending_of(device));
+    if (!result)
+        peers_retained(device);
     return result;
 }
 

@@ -15,6 +15,7 @@
 #include "plugins/preload/families.h"
 
 #include "plugins/preload/hooks.h"
+#include "plugins/preload/peers.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -123,8 +124,10 @@ static int grant_as_the_driver(struct place *p, CUmemoryPool pool)
     for (int i = 0; i < devices && !error; i++) {
         CUmemAccess_flags flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
         CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = i};
-        if (i != p->device && !r->cuMemPoolGetAccess(&flags, pool, &location) && flags != CU_MEM_ACCESS_FLAGS_PROT_NONE)
-            error = cenote_pool_grant(p->pool, i);
+        if (i == p->device || r->cuMemPoolGetAccess(&flags, pool, &location) || flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
+            continue;
+        peers_let_in(i);
+        error = cenote_pool_grant(p->pool, i);
     }
     return error;
 }

@@ -8,6 +8,9 @@
  * A grant lasts as long as the pool: cuCtxDisablePeerAccess takes back only what is the driver's. A program sees no difference but for a fault that
  * does not come.
  *
+ * A device that may use memory of another one, or of a pool that the program has opened to it, is asked how far its kernels are. cenote would retain
+ * its primary context for that, which would then outlive the program's last release. So the preload serves that context from then on.
+ *
  * LOCKING: `deciding` guards the table, and is held while a pool is granted: a pool that opens meanwhile is granted here or there.
  */
 #include "plugins/preload/peers.h"
@@ -19,6 +22,7 @@
 
 static pthread_mutex_t deciding = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t lets_in[DEVICES_SERVED]; /* of each device: the devices that may use its memory, a bit each */
+static _Atomic uint64_t guests;          /* the devices that a pool of another one was ever opened to, a bit each */
 
 static int grant_all(int device, cenote_pool *pool)
 {
@@ -72,6 +76,18 @@ void peers_are_done(cenote_pool *pool)
     for (int i = 0; i < devices && i < DEVICES_SERVED; i++)
         if (i != cenote_pool_device(pool))
             forget_device(pool, i);
+}
+
+void peers_let_in(int device)
+{
+    atomic_fetch_or(&guests, 1ull << device);
+    place_of_primary(device);
+}
+
+void peers_retained(int device)
+{
+    if (device >= 0 && device < DEVICES_SERVED && atomic_load_explicit(&guests, memory_order_relaxed) >> device & 1)
+        place_of_primary(device);
 }
 
 static bool devices_of(CUcontext peer, CUdevice *own, CUdevice *other)

@@ -7,6 +7,10 @@
 /* A pool of the device opens: it is granted to all devices whose contexts the program has let in. A CENOTE_ error. */
 int peers_grant(int device, cenote_pool *pool);
 
+/* A pool of another device lets this one in, or it has a context again: cenote knows that one as one that ends. */
+void peers_let_in(int device);
+void peers_retained(int device);
+
 /* The context of the pool ends, and no block of it is live: kernels of other devices are not waited for. */
 void peers_are_done(cenote_pool *pool);
 

@@ -447,6 +447,24 @@ struct place *place_of_context(CUcontext context)
     return p;
 }
 
+struct place *place_of_primary(CUdevice device)
+{
+    const struct real *r = real();
+    struct place *p = place_at(device);
+    CUcontext context;
+    unsigned flags;
+    int active = 0;
+    if (p || r->cuDevicePrimaryCtxGetState(device, &flags, &active) || !active)
+        return p;
+    atomic_fetch_add(&borrowing, 1);
+    if (!r->cuDevicePrimaryCtxRetain(&context, device)) {
+        p = place_of_context(context);
+        r->cuDevicePrimaryCtxRelease_v2(device);
+    }
+    atomic_fetch_sub(&borrowing, 1);
+    return p;
+}
+
 struct place *place_at(int number)
 {
     bool is_open = number >= 0 && number < PLACES_MAX && atomic_load_explicit(&places[number].context, memory_order_acquire);

@@ -74,6 +74,9 @@ void    place_give_event(struct place *p, CUevent event);
 struct place *place_here(void);
 struct place *place_of_context(CUcontext context);
 
+/* The same of the primary context of a device. NULL also: the program has none there. */
+struct place *place_of_primary(CUdevice device);
+
 /* The one that is open in this context; NULL: none. */
 struct place *place_open_in(CUcontext context);
 

@@ -68,6 +68,7 @@ void start_with(const struct sim_shape *shape)
     partitions_reset();
     green_reset();
     pools_reset();
+    pool_places_reset();
     lookup_reset();
     entries_reset();
 }

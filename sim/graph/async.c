@@ -44,7 +44,10 @@ static CUresult capture_free(CUdeviceptr at, struct stream *s)
 
 static CUresult give(CUdeviceptr *at, size_t size, uint32_t pool, struct stream *s)
 {
-    return s->capture ? capture_alloc(at, size, pool_device(pool), s) : pool_take(at, size, pool, s);
+    if (!s->capture)
+        return pool_take(at, size, pool, s);
+    bool of_device = pool_is_of(pool, pool_device(pool), ON_DEVICE);
+    return of_device ? capture_alloc(at, size, pool_device(pool), s) : CUDA_ERROR_NOT_SUPPORTED; /* graphs have memory of devices alone */
 }
 
 CUresult async_alloc_from(CUdeviceptr *at, size_t size, CUmemoryPool pool, CUstream stream)
@@ -63,7 +66,7 @@ CUresult async_alloc(CUdeviceptr *at, size_t size, CUstream stream)
     CUresult result = find_stream(stream, &s, "cuMemAllocAsync");
     if (result)
         return result;
-    uint32_t number = model.devices[context_at(s->context)->device].current_pool;
+    uint32_t number = pool_chosen(context_at(s->context)->device);
     return at && size ? give(at, size, number, s) : CUDA_ERROR_INVALID_VALUE;
 }
 

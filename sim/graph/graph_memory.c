@@ -207,7 +207,7 @@ static CUresult place(struct arena *a)
         result = take_physical(a->device, c->size, &c->physical);
         if (result)
             break;
-        result = virtual_own_place(MAPPED_FOR_POOL, c->physical, pool_access(model.devices[a->device].default_pool), c->at);
+        result = virtual_own_place(MAPPED_FOR_POOL, c->physical, pool_access(pool_standard(a->device)), c->at);
         if (result) {
             keep_spare(c->physical);
             c->physical = 0;

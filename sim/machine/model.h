@@ -34,8 +34,6 @@ struct device {
     struct ranges   free;           /* physical memory, as offsets */
     struct ranges   small;          /* free space inside chunks of small plain allocations, as addresses */
     uint32_t        primary;        /* its primary context */
-    uint32_t        default_pool;
-    uint32_t        current_pool;
 };
 
 struct context {

@@ -86,6 +86,8 @@ uint32_t allocation_add(enum allocation_kind kind, const struct allocation_end *
     }
     uint32_t context = context_current();
     *allocation_at(number) = (struct allocation){.kind = kind, .end = end, .context = context, .at = at, .size = size, .id = ++last_id};
+    bool host = kind == ALLOCATION_HOST || kind == ALLOCATION_REGISTERED;
+    allocation_at(number)->residence = host ? ON_HOST : kind == ALLOCATION_MANAGED ? MANAGED : ON_DEVICE;
     allocation_at(number)->device = context ? context_at(context)->device : 0;
     model.books.allocations += kind != ALLOCATION_REGISTERED;
     return number;

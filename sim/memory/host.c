@@ -67,8 +67,7 @@ CUresult host_alloc(void **at, size_t size)
 bool host_is_pinned(uint64_t at, uint64_t bytes)
 {
     const struct allocation *a = allocation_holding(at);
-    bool host = a && (a->kind == ALLOCATION_HOST || a->kind == ALLOCATION_REGISTERED || a->kind == ALLOCATION_MANAGED);
-    return host && bytes <= a->at + a->size - at;
+    return a && a->residence != ON_DEVICE && bytes <= a->at + a->size - at;
 }
 
 static CUresult end(void *at, enum allocation_kind kind, CUresult error, const char *call)

@@ -40,7 +40,7 @@ CUresult managed_alloc(CUdeviceptr *at, size_t size, unsigned flags)
 static bool is_managed(uint64_t at, size_t size)
 {
     const struct allocation *a = allocation_holding(at);
-    return a && a->kind == ALLOCATION_MANAGED && size && size <= a->at + a->size - at;
+    return a && a->residence == MANAGED && size && size <= a->at + a->size - at;
 }
 
 static bool is_place(const CUmemLocation *location)

@@ -131,6 +131,8 @@ enum allocation_kind {
     ALLOCATION_ARRAY        /* of an array: no address of the program's leads there */
 };
 
+enum residence { ON_DEVICE, ON_HOST, MANAGED };         /* MANAGED: on the host here, and in place for host and device */
+
 struct allocation_end {     /* how it ends */
     CUresult (*free)(uint32_t number);  /* by cuMemFree; NULL: that refuses it */
     void     (*close)(uint32_t number); /* with its context; NULL: not with it */
@@ -139,6 +141,7 @@ struct allocation_end {     /* how it ends */
 struct allocation {
     enum allocation_kind kind;
     const struct allocation_end *end;
+    enum residence residence;
     bool     freed;         /* POOL: cuMemFreeAsync was called, its moment has not come */
     int      device;
     uint32_t context;       /* it ends with, except POOL */
@@ -201,18 +204,14 @@ CUresult managed_advise_1(CUdeviceptr at, size_t size, CUmem_advise advice, CUde
 CUresult pitch_alloc(CUdeviceptr *at, size_t *pitch, size_t width, size_t height, unsigned element);
 
 /* --- pools.c: stream-ordered allocation */
+#define NO_AREA (HOST_AREA + 1)         /* of managed memory without a preferred location */
 void     pools_reset(void);
+uint32_t pool_open(int area, enum residence residence, uint64_t most, bool decompresses);  /* 0: no more */
+void     pool_close(uint32_t pool);                     /* it ends with its last allocation */
+bool     pool_is_of(uint32_t pool, int area, enum residence residence);
 void     pools_synchronized(void);                      /* the device was waited for: give back what exceeds the thresholds */
 const struct access *pool_access(uint32_t pool);
 CUmemoryPool pool_handle(uint32_t pool);
-CUresult pool_create(CUmemoryPool *pool, const CUmemPoolProps *properties);
-CUresult pool_destroy(CUmemoryPool pool);
-CUresult pool_default(CUmemoryPool *pool, CUdevice device);
-CUresult pool_current(CUmemoryPool *pool, CUdevice device);
-CUresult pool_set_current(CUdevice device, CUmemoryPool pool);
-CUresult pool_default_of(CUmemoryPool *pool, const CUmemLocation *location, CUmemAllocationType type);
-CUresult pool_current_of(CUmemoryPool *pool, const CUmemLocation *location, CUmemAllocationType type);
-CUresult pool_set_current_of(const CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool);
 CUresult pool_set_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value);
 CUresult pool_get_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value);
 CUresult pool_set_access(CUmemoryPool pool, const CUmemAccessDesc *who, size_t count);
@@ -223,6 +222,19 @@ int      pool_device(uint32_t pool);
 bool     pool_decompresses(uint32_t pool);
 CUresult pool_take(CUdeviceptr *at, size_t size, uint32_t pool, struct stream *s);  /* on a stream that does not capture, as is the next */
 CUresult pool_give(CUdeviceptr at, struct stream *s);
+
+/* --- pool_places.c: which pool a place has */
+void     pool_places_reset(void);                       /* after pools_reset */
+uint32_t pool_standard(int device);
+uint32_t pool_chosen(int device);
+CUresult pool_create(CUmemoryPool *pool, const CUmemPoolProps *properties);
+CUresult pool_destroy(CUmemoryPool pool);
+CUresult pool_default(CUmemoryPool *pool, CUdevice device);
+CUresult pool_current(CUmemoryPool *pool, CUdevice device);
+CUresult pool_set_current(CUdevice device, CUmemoryPool pool);
+CUresult pool_default_of(CUmemoryPool *pool, const CUmemLocation *location, CUmemAllocationType type);
+CUresult pool_current_of(CUmemoryPool *pool, const CUmemLocation *location, CUmemAllocationType type);
+CUresult pool_set_current_of(const CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool);
 
 /* --- copies.c */
 bool     memory_is_known(uint64_t at, uint64_t bytes);  /* of a device, or pinned; or of a graph, which has memory there when it runs */

@@ -15,7 +15,7 @@ static bool find(uint64_t at, struct pointer *p)
 {
     *p = (struct pointer){.allocation = allocation_holding(at)};
     if (p->allocation) {
-        p->host = p->allocation->kind == ALLOCATION_HOST || p->allocation->kind == ALLOCATION_REGISTERED;
+        p->host = p->allocation->residence == ON_HOST;
         p->device = p->allocation->device;
         p->start = p->range_start = p->allocation->at;
         p->size = p->range_size = p->allocation->size;
@@ -47,7 +47,7 @@ static CUmemoryPool pool_of(const struct pointer *p)
 
 static bool is_managed(const struct pointer *p)
 {
-    return p->allocation && p->allocation->kind == ALLOCATION_MANAGED;
+    return p->allocation && p->allocation->residence == MANAGED;
 }
 
 static uint64_t buffer_of(const struct pointer *p)

@@ -7,19 +7,25 @@
  *
  * In a capture an allocation is the graph's and comes from no pool: graph/async.c decides.
  *
+ * A pool of the host's memory, or of memory that the driver manages, takes its chunks from the host, as cuMemAllocHost and cuMemAllocManaged do.
+ * Which pool a device or another place has: pool_places.c.
+ *
  * Access to a place that was freed but whose chunk is still held is not detected, as on a real device.
  */
+#include <sys/mman.h>
+
 #include "sim/machine/numbers.h"
 #include "sim/memory/memory.h"
 
 #define POOLS_MAX 4096
 #define STEP 512
 #define CHUNK (32u << 20)       /* least that a pool grows by */
+#define HOST_CHUNK (2u << 20)   /* a multiple of it on the host */
 #define REUSE_SEARCH 64         /* pending frees looked at for one that fits exactly */
 
 struct pool {
-    int           device;
-    bool          standard;     /* a device's default pool */
+    int           device;       /* or HOST_AREA, or NO_AREA */
+    enum residence residence;   /* of its memory */
     bool          closing;      /* destroyed by the program, has allocations */
     bool          slack;        /* something was freed since chunks were given back last */
     uint64_t      threshold;
@@ -55,15 +61,22 @@ bool pool_decompresses(uint32_t number)
     return pool_at(number)->decompresses;
 }
 
-static uint32_t open_pool(int device)
+bool pool_is_of(uint32_t number, int area, enum residence residence)
+{
+    return pool_at(number)->device == area && pool_at(number)->residence == residence;
+}
+
+uint32_t pool_open(int area, enum residence residence, uint64_t most, bool decompresses)
 {
     uint32_t number = slots_take(&pools);
     if (!number)
         return 0;
     struct pool *p = pool_at(number);
-    p->device = device;
-    p->decompresses = false;
-    p->access = (struct access){.readers = 1u << device, .writers = 1u << device};
+    p->device = area;
+    p->residence = residence;
+    p->most = most;
+    p->decompresses = decompresses;
+    p->access = (struct access){.readers = 1u << area, .writers = 1u << area};
     for (int i = 0; i < 3; i++)
         p->reuse[i] = 1;
     ranges_clear(&p->free);
@@ -71,20 +84,23 @@ static uint32_t open_pool(int device)
     return number;
 }
 
+/* The chunks on the device are gone with the page table. */
+static void forget_chunks(struct pool *p)
+{
+    const struct range *chunk = ranges_at_or_after(&p->chunks, 0);
+    for (; chunk && p->residence != ON_DEVICE; chunk = ranges_at_or_after(&p->chunks, chunk->start + 1))
+        munmap((void *)chunk->start, chunk->size);
+    ranges_clear(&p->free);
+    ranges_clear(&p->chunks);
+}
+
 void pools_reset(void)
 {
     if (!pools.items)
         slots_open(&pools, sizeof(struct pool), POOLS_MAX, SLOTS_OLDEST_FIRST);
-    for (uint32_t i = 1; i < pools.used; i++) {
-        ranges_clear(&pool_at(i)->free);
-        ranges_clear(&pool_at(i)->chunks);
-    }
+    for (uint32_t i = 1; i < pools.used; i++)
+        forget_chunks(pool_at(i));
     slots_clear(&pools);
-    for (int i = 0; i < model.shape.devices; i++) {
-        uint32_t number = open_pool(i);
-        pool_at(number)->standard = true;
-        model.devices[i].default_pool = model.devices[i].current_pool = number;
-    }
 }
 
 CUmemoryPool pool_handle(uint32_t number)
@@ -111,6 +127,28 @@ uint32_t pool_find(CUmemoryPool handle, const char *call)
     return 0;
 }
 
+static CUresult take_chunk(const struct pool *p, uint64_t *bytes, uint64_t *at)
+{
+    if (p->residence == ON_DEVICE) {
+        CUresult result = virtual_own_map(MAPPED_FOR_POOL, p->device, &p->access, *bytes, at);
+        if (!result)
+            *bytes = virtual_mapping(*at)->size;
+        return result;
+    }
+    *bytes = round_up(*bytes, HOST_CHUNK);
+    void *memory = mmap(NULL, *bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    *at = (uint64_t)memory;
+    return memory == MAP_FAILED ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+static void give_chunk(const struct pool *p, uint64_t at, uint64_t bytes)
+{
+    if (p->residence == ON_DEVICE)
+        virtual_own_unmap(at);
+    else
+        munmap((void *)at, bytes);
+}
+
 /* Gives chunks wholly free back until at most `keep` bytes are held. */
 static void trim(struct pool *p, uint64_t keep)
 {
@@ -118,7 +156,7 @@ static void trim(struct pool *p, uint64_t keep)
     while (chunk && p->reserved > keep) {
         uint64_t at = chunk->start, size = chunk->size;
         if (ranges_take_at(&p->free, at, size)) {
-            virtual_own_unmap(at);
+            give_chunk(p, at, size);
             ranges_remove(&p->chunks, at);
             p->reserved -= size;
         }
@@ -154,10 +192,9 @@ static CUresult add_chunk(uint32_t number, uint64_t bytes)
     uint64_t at;
     if (p->most && p->reserved + bytes > p->most)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = virtual_own_map(MAPPED_FOR_POOL, p->device, &p->access, bytes, &at);
+    CUresult result = take_chunk(p, &bytes, &at);
     if (result)
         return result;
-    bytes = virtual_mapping(at)->size;
     if (!ranges_add(&p->chunks, at, bytes, 0) || !ranges_give(&p->free, at, bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     p->reserved += bytes;
@@ -244,7 +281,7 @@ static CUresult take_free(uint32_t number, uint64_t bytes, uint32_t *allocation)
 CUresult pool_take(CUdeviceptr *at, size_t size, uint32_t number, struct stream *s)
 {
     struct pool *p = pool_at(number);
-    if (size > model.devices[p->device].capacity)
+    if (size > model.devices[p->residence == ON_DEVICE ? p->device : HOST_AREA].capacity)
         return CUDA_ERROR_OUT_OF_MEMORY;
     uint64_t bytes = round_up(size, STEP);
     uint32_t allocation = take_pending(p, bytes, s);
@@ -253,7 +290,9 @@ CUresult pool_take(CUdeviceptr *at, size_t size, uint32_t number, struct stream 
         return result;
     struct allocation *a = allocation_at(allocation);
     a->pool = number;
-    a->device = p->device;
+    a->residence = p->residence;
+    if (p->device < HOST_AREA)
+        a->device = p->device;
     p->live++;
     p->used += bytes;
     if (p->used_high < p->used)
@@ -307,106 +346,11 @@ CUresult pool_give(CUdeviceptr at, struct stream *s)
     return work_put(s, &work);
 }
 
-CUresult pool_create(CUmemoryPool *pool, const CUmemPoolProps *properties)
+void pool_close(uint32_t number)
 {
-    int area;
-    if (!model.shape.pools)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    if (!pool || !properties || properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED || !location_area(&properties->location, &area))
-        return CUDA_ERROR_INVALID_VALUE;
-    if (properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    uint32_t number = open_pool(area);
-    if (!number)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    pool_at(number)->most = properties->maxSize;
-#if CUDA_VERSION >= 12080
-    pool_at(number)->decompresses = properties->usage & CU_MEM_POOL_CREATE_USAGE_HW_DECOMPRESS;
-#endif
-    model.books.pools++;
-    *pool = pool_handle(number);
-    return CUDA_SUCCESS;
-}
-
-CUresult pool_destroy(CUmemoryPool pool)
-{
-    uint32_t number = pool_find(pool, "cuMemPoolDestroy");
-    if (!number)
-        return CUDA_ERROR_INVALID_VALUE;
-    struct pool *p = pool_at(number);
-    if (p->standard)
-        return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemPoolDestroy: of a default pool");
-    for (int i = 0; i < model.shape.devices; i++)
-        if (model.devices[i].current_pool == number)
-            model.devices[i].current_pool = model.devices[i].default_pool;
-    model.books.pools--;
-    p->closing = true;
+    pool_at(number)->closing = true;
     close_if_done(number);
-    return CUDA_SUCCESS;
 }
-
-CUresult pool_default(CUmemoryPool *pool, CUdevice device)
-{
-    if (!pool || !device_exists(device))
-        return pool ? CUDA_ERROR_INVALID_DEVICE : CUDA_ERROR_INVALID_VALUE;
-    if (!model.shape.pools)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    *pool = pool_handle(model.devices[device].default_pool);
-    return CUDA_SUCCESS;
-}
-
-CUresult pool_current(CUmemoryPool *pool, CUdevice device)
-{
-    CUresult result = pool_default(pool, device);
-    if (!result)
-        *pool = pool_handle(model.devices[device].current_pool);
-    return result;
-}
-
-CUresult pool_set_current(CUdevice device, CUmemoryPool pool)
-{
-    uint32_t number = pool_find(pool, "cuDeviceSetMemPool");
-    if (!number || !device_exists(device) || pool_at(number)->device != device)
-        return CUDA_ERROR_INVALID_VALUE;
-    model.devices[device].current_pool = number;
-    return CUDA_SUCCESS;
-}
-
-#if CUDA_VERSION >= 13000
-/* Of memory of a device the next three are the three above by another name. Pools of the host and of managed memory are not there. */
-static CUresult device_of(const CUmemLocation *location, CUmemAllocationType type, CUdevice *device)
-{
-    bool is_managed = type == CU_MEM_ALLOCATION_TYPE_MANAGED;
-    if (!location || (!is_managed && type != CU_MEM_ALLOCATION_TYPE_PINNED))
-        return CUDA_ERROR_INVALID_VALUE;
-    if (is_managed && location->type == CU_MEM_LOCATION_TYPE_NONE)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    if (!location_area(location, device))
-        return location->type == CU_MEM_LOCATION_TYPE_DEVICE ? CUDA_ERROR_INVALID_DEVICE : CUDA_ERROR_INVALID_VALUE;
-    return is_managed || *device == HOST_AREA ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
-}
-
-CUresult pool_default_of(CUmemoryPool *pool, const CUmemLocation *location, CUmemAllocationType type)
-{
-    CUdevice device;
-    CUresult result = device_of(location, type, &device);
-    return result ? result : pool_default(pool, device);
-}
-
-CUresult pool_current_of(CUmemoryPool *pool, const CUmemLocation *location, CUmemAllocationType type)
-{
-    CUdevice device;
-    CUresult result = device_of(location, type, &device);
-    return result ? result : pool_current(pool, device);
-}
-
-CUresult pool_set_current_of(const CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool)
-{
-    CUdevice device;
-    CUresult result = device_of(location, type, &device);
-    return result ? result : pool_set_current(device, pool);
-}
-#endif
 
 CUresult pool_trim(CUmemoryPool pool, size_t keep)
 {

@@ -352,13 +352,10 @@ ENDS_WITH(the_last_release_of_another_device, 0)
     exit(failures_said());
 }
 
-/* The same for a device that takes no memory, and may use that of another one. */
-ENDS_WITH(the_last_release_of_a_device_that_is_let_in, 0)
+/* What a pool of device 0 gives is used and freed on two of its streams. */
+static void take_and_free_in_turns(void)
 {
     CUstream streams[2];
-    open_contexts();
-    enter(1);
-    DONE(cuCtxEnablePeerAccess(contexts[0], 0));
     enter(0);
     for (int i = 0; i < 2; i++)
         DONE(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
@@ -368,6 +365,51 @@ ENDS_WITH(the_last_release_of_a_device_that_is_let_in, 0)
         DONE(sim_launch_wait(streams[i % 2], MSEC));
         DONE(cuMemFreeAsync(at, streams[i % 2]));
     }
+}
+
+static void let_in_by_a_pool(void)
+{
+    CUmemoryPool mempool;
+    CUmemAccessDesc one = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 1}, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    DONE(cuDeviceGetDefaultMemPool(&mempool, 0));
+    DONE(cuMemPoolSetAccess(mempool, &one, 1));
+}
+
+static void let_in_by_its_context(void)
+{
+    enter(1);
+    DONE(cuCtxEnablePeerAccess(contexts[0], 0));
+}
+
+static void release_after(void (*let_in)(void))
+{
+    open_contexts();
+    let_in();
+    take_and_free_in_turns();
+    DONE(cuDevicePrimaryCtxRelease(1));
+    EXPECT(!is_active(1));
+    take_and_free_in_turns();
+    EXPECT(!is_active(1));
+    scene_is_open = false;
+    exit(failures_said());
+}
+
+/* The same for a device that takes no memory, and may use that of another one. */
+ENDS_WITH(the_last_release_of_a_device_that_is_let_in, 0) { release_after(let_in_by_its_context); }
+ENDS_WITH(the_last_release_of_a_device_that_a_pool_lets_in, 0) { release_after(let_in_by_a_pool); }
+
+/* The pool lets it in before the program has a context there, or while it has none. */
+ENDS_WITH(a_device_that_is_let_in_has_no_context_of_cenotes, 0)
+{
+    CUcontext context;
+    open_contexts();
+    DONE(cuDevicePrimaryCtxRelease(1));
+    EXPECT(!is_active(1));
+    let_in_by_a_pool();
+    take_and_free_in_turns();
+    EXPECT(!is_active(1));
+    DONE(cuDevicePrimaryCtxRetain(&context, 1));
+    take_and_free_in_turns();
     DONE(cuDevicePrimaryCtxRelease(1));
     EXPECT(!is_active(1));
     scene_is_open = false;

@@ -52,7 +52,7 @@ CASE(a_place_has_the_pools_of_its_device)
 {
     CUmemoryPool standard, said;
     CUmemLocation here = {.type = CU_MEM_LOCATION_TYPE_DEVICE}, none = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 99};
-    CUmemLocation host = {.type = CU_MEM_LOCATION_TYPE_HOST}, nowhere = {.type = CU_MEM_LOCATION_TYPE_NONE};
+    CUmemLocation nowhere = {.type = CU_MEM_LOCATION_TYPE_NONE};
     REQUIRE_OK(cuDeviceGetDefaultMemPool(&standard, 0));
     EXPECT_OK(cuMemSetMemPool(&here, CU_MEM_ALLOCATION_TYPE_PINNED, pool));
     EXPECT_OK(cuMemGetDefaultMemPool(&said, &here, CU_MEM_ALLOCATION_TYPE_PINNED));
@@ -68,9 +68,99 @@ CASE(a_place_has_the_pools_of_its_device)
     EXPECT_EQ(cuMemGetMemPool(&said, &nowhere, CU_MEM_ALLOCATION_TYPE_PINNED), CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(cuMemGetMemPool(&said, &here, CU_MEM_ALLOCATION_TYPE_INVALID), CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(cuMemGetMemPool(&said, NULL, CU_MEM_ALLOCATION_TYPE_PINNED), CUDA_ERROR_INVALID_VALUE);
-    EXPECT_EQ(cuMemGetDefaultMemPool(&said, &host, CU_MEM_ALLOCATION_TYPE_PINNED), CUDA_ERROR_NOT_SUPPORTED);
-    EXPECT_EQ(cuMemGetDefaultMemPool(&said, &nowhere, CU_MEM_ALLOCATION_TYPE_MANAGED), CUDA_ERROR_NOT_SUPPORTED);
-    EXPECT_EQ(cuMemGetDefaultMemPool(&said, &here, CU_MEM_ALLOCATION_TYPE_MANAGED), CUDA_ERROR_NOT_SUPPORTED);
+}
+
+static CUmemoryPool pool_of(CUmemAllocationType type, CUmemLocationType place)
+{
+    CUmemoryPool made = NULL;
+    CUmemPoolProps props = {.allocType = type, .location = {.type = place}};
+    REQUIRE_OK(cuMemPoolCreate(&made, &props));
+    return made;
+}
+
+static unsigned told(CUdeviceptr at, CUpointer_attribute attribute)
+{
+    unsigned value = 99;
+    EXPECT_OK(cuPointerGetAttribute(&value, attribute, at));
+    return value;
+}
+
+CASE(managed_memory_of_a_pool_is_in_place_for_host_and_device)
+{
+    static const CUmemLocationType places[] = {CU_MEM_LOCATION_TYPE_NONE, CU_MEM_LOCATION_TYPE_DEVICE, CU_MEM_LOCATION_TYPE_HOST};
+    size_t before, after, total;
+    EXPECT_OK(cuMemGetInfo(&before, &total));
+    for (int i = 0; i < 3; i++) {
+        CUmemoryPool managed = pool_of(CU_MEM_ALLOCATION_TYPE_MANAGED, places[i]), of;
+        CUmemLocation device = {.type = CU_MEM_LOCATION_TYPE_DEVICE};
+        CUdeviceptr at;
+        REQUIRE_OK(cuMemAllocFromPoolAsync(&at, 5000, managed, CU_STREAM_PER_THREAD));
+        EXPECT_EQ(told(at, CU_POINTER_ATTRIBUTE_IS_MANAGED), 1);
+        EXPECT_EQ(told(at, CU_POINTER_ATTRIBUTE_MEMORY_TYPE), CU_MEMORYTYPE_DEVICE);
+        EXPECT_OK(cuPointerGetAttribute(&of, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, at));
+        EXPECT_EQ(of, managed);
+        EXPECT_OK(cuMemsetD8Async(at, 7, 5000, CU_STREAM_PER_THREAD));
+        EXPECT_OK(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+        EXPECT_EQ(((unsigned char *)at)[4999], 7);
+        EXPECT_OK(cuMemPrefetchAsync(at, 5000, device, 0, CU_STREAM_PER_THREAD));
+        EXPECT_OK(cuMemFreeAsync(at, CU_STREAM_PER_THREAD));
+        EXPECT_OK(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+        EXPECT_OK(cuMemPoolDestroy(managed));
+    }
+    EXPECT_OK(cuMemGetInfo(&after, &total));
+    EXPECT_EQ(after, before);
+}
+
+CASE(memory_of_a_pool_of_the_host_is_the_hosts)
+{
+    CUmemoryPool host = pool_of(CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_HOST);
+    CUdeviceptr at, big;
+    cuuint64_t used, reserved;
+    REQUIRE_OK(cuMemAllocFromPoolAsync(&at, 64, host, CU_STREAM_PER_THREAD));
+    REQUIRE_OK(cuMemAllocFromPoolAsync(&big, 33 << 20, host, CU_STREAM_PER_THREAD));
+    EXPECT_EQ(told(at, CU_POINTER_ATTRIBUTE_MEMORY_TYPE), CU_MEMORYTYPE_HOST);
+    EXPECT_EQ(told(at, CU_POINTER_ATTRIBUTE_IS_MANAGED), 0);
+    EXPECT_OK(cuMemsetD32Async(at, 11, 16, CU_STREAM_PER_THREAD));
+    EXPECT_OK(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+    EXPECT_EQ(*(uint32_t *)at, 11);
+    EXPECT_OK(cuMemFreeAsync(at, CU_STREAM_PER_THREAD));
+    EXPECT_OK(cuMemFree(big));
+    EXPECT_OK(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+    EXPECT_OK(cuMemPoolGetAttribute(host, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
+    EXPECT_OK(cuMemPoolGetAttribute(host, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved));
+    EXPECT_EQ(used, 0);
+    EXPECT_EQ(reserved, 0);     /* given back while the device was waited for */
+    EXPECT_OK(cuMemPoolDestroy(host));
+}
+
+CASE(each_place_has_a_default_pool_and_a_current_one)
+{
+    CUmemLocation host = {.type = CU_MEM_LOCATION_TYPE_HOST}, nowhere = {.type = CU_MEM_LOCATION_TYPE_NONE};
+    CUmemoryPool managed = pool_of(CU_MEM_ALLOCATION_TYPE_MANAGED, CU_MEM_LOCATION_TYPE_NONE), standard, said;
+    EXPECT_OK(cuMemGetDefaultMemPool(&said, &host, CU_MEM_ALLOCATION_TYPE_PINNED));
+    EXPECT_OK(cuMemGetDefaultMemPool(&standard, &nowhere, CU_MEM_ALLOCATION_TYPE_MANAGED));
+    EXPECT(said != standard);
+    EXPECT_EQ(cuMemSetMemPool(&host, CU_MEM_ALLOCATION_TYPE_PINNED, managed), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(cuDeviceSetMemPool(0, managed), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_OK(cuMemSetMemPool(&nowhere, CU_MEM_ALLOCATION_TYPE_MANAGED, managed));
+    EXPECT_OK(cuMemGetMemPool(&said, &nowhere, CU_MEM_ALLOCATION_TYPE_MANAGED));
+    EXPECT_EQ(said, managed);
+    EXPECT_OK(cuMemPoolDestroy(managed));
+    EXPECT_OK(cuMemGetMemPool(&said, &nowhere, CU_MEM_ALLOCATION_TYPE_MANAGED));
+    EXPECT_EQ(said, standard);
+    EXPECT_EQ(cuMemPoolDestroy(standard), CUDA_ERROR_INVALID_VALUE);
+}
+
+CASE(no_graph_takes_memory_of_the_host)
+{
+    CUmemoryPool host = pool_of(CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_HOST);
+    CUgraph graph;
+    CUdeviceptr at;
+    EXPECT_OK(cuStreamBeginCapture(CU_STREAM_PER_THREAD, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    EXPECT_EQ(cuMemAllocFromPoolAsync(&at, 64, host, CU_STREAM_PER_THREAD), CUDA_ERROR_NOT_SUPPORTED);
+    EXPECT_OK(cuStreamEndCapture(CU_STREAM_PER_THREAD, &graph));
+    EXPECT_OK(cuGraphDestroy(graph));
+    EXPECT_OK(cuMemPoolDestroy(host));
 }
 #endif
 
