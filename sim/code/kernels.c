@@ -6,6 +6,7 @@
  * written is not known here, so memory it would need is not looked up either, and parameters are not looked at.
  */
 #include "sim/code/kernel.h"
+#include "sim/memory/memory.h"
 
 #define GRID_X_MAX 2147483647u
 #define GRID_MAX 65535u        /* in y and z */
@@ -13,6 +14,7 @@
 #define BLOCK_Z_MAX 64u
 #define CLUSTER_MAX 8u         /* blocks, unless the function allows sizes that are not portable */
 #define CLUSTER_LARGEST 16u
+#define LOCAL_BYTES (32u << 20)
 #define ATTRIBUTE_LAST 16u      /* of CUlaunchAttributeID */
 
 /* Outside captures no work is built, and of a kernel nothing is remembered but when it is done: training launches thousands a step. */
@@ -97,6 +99,19 @@ CUresult function_set_shared(CUfunction function, unsigned bytes)
     return number ? kernel_check(number, 0, &l) : CUDA_ERROR_INVALID_HANDLE;
 }
 
+/* What registers do not hold: of the context, once a kernel was launched in it. */
+static CUresult take_local_memory(uint32_t context)
+{
+    static const struct allocation_end local_end = {.close = plain_leave};
+    struct context *c = context_at(context);
+    uint32_t number;
+    if (!sim_quirk(LOCAL_MEMORY) || c->has_local_memory)
+        return CUDA_SUCCESS;
+    CUresult result = plain_enter(ALLOCATION_INNER, &local_end, LOCAL_BYTES, &number);
+    c->has_local_memory = !result;
+    return result;
+}
+
 CUresult kernel_launch(CUfunction function, const struct launch *l, CUstream stream, void **parameters, void **extra)
 {
     struct stream *s;
@@ -111,6 +126,8 @@ CUresult kernel_launch(CUfunction function, const struct launch *l, CUstream str
     if (parameters && extra)
         return CUDA_ERROR_INVALID_VALUE;
     result = kernel_check(number, context_at(s->context)->device, l);
+    if (!result)
+        result = take_local_memory(s->context);
     unsigned known = function_at(number)->known;
     if (!result && known && !s->capture)
         return put_known(s, known, parameters);

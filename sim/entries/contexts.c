@@ -35,6 +35,7 @@ static CUresult start(uint32_t number)
     }
     c->legacy = legacy;
     c->lost = CUDA_SUCCESS;
+    c->has_local_memory = false;
     c->id = context_next_id();
     c->all_done = c->blocking_done = c->not_before = 0;
     c->peers = 0;

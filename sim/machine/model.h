@@ -38,6 +38,7 @@ struct device {
 
 struct context {
     int      device;
+    bool     has_local_memory; /* of kernels */
     bool     primary;
     uint32_t held;              /* retains of a primary context, which a reset leaves as they are; 1 of any other */
     unsigned flags;

@@ -128,7 +128,8 @@ struct range *virtual_reservation(uint64_t at);                         /* NULL:
 enum allocation_kind {
     ALLOCATION_PLAIN, ALLOCATION_POOL, ALLOCATION_GRAPH, ALLOCATION_MANAGED, ALLOCATION_HOST, ALLOCATION_REGISTERED,
     ALLOCATION_OPENED,      /* cuMemAlloc of another process, by cuIpcOpenMemHandle */
-    ALLOCATION_ARRAY        /* of an array: no address of the program's leads there */
+    ALLOCATION_ARRAY,       /* of an array: no address of the program's leads there */
+    ALLOCATION_INNER        /* of the driver's own: the same */
 };
 
 enum residence { ON_DEVICE, ON_HOST, MANAGED };         /* MANAGED: on the host here, and in place for host and device */

@@ -319,6 +319,54 @@ ON_CARD(room_for_a_graph)
     DONE(cuGraphDestroy(graph));
 }
 
+/* With the most memory that a device of this size can have in arrays. */
+ON_CARD(room_for_arrays)
+{
+    CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = 1024, .Height = 1024, .Depth = 12, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 4};
+    CUDA_ARRAY_DESCRIPTOR flat = {.Width = 4096, .Height = 3072, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 4};
+    CUarray array;
+    CUmipmappedArray levels;
+    sim_set_quiet(true);
+    struct held one = plain_take(100 * MIB, card.stream[A]);
+    EXPECT_EQ(cuArray3DCreate(&array, &shape), CUDA_ERROR_OUT_OF_MEMORY);
+    DONE(cuMemFree(at_of(&one)));
+    DONE(cuArray3DCreate(&array, &shape));
+    DONE(cuArrayDestroy(array));
+    hold_and_free(100 * MIB);
+    DONE(cuArrayCreate(&array, &flat));
+    DONE(cuArrayDestroy(array));
+    hold_and_free(100 * MIB);
+    shape.Depth = 10;
+    DONE(cuMipmappedArrayCreate(&levels, &shape, 3));
+    DONE(cuMipmappedArrayDestroy(levels));
+}
+
+/* A kernel needs local memory on the device when it is launched. */
+static void launch_in_shortage(int way)
+{
+    CUmodule module;
+    CUfunction function;
+    struct sim_shape shape = scene_card(CAPACITY);
+    shape.quirks = SIM_QUIRK(LOCAL_MEMORY);
+    scene_open_card(&card, &shape);
+    DONE(cuModuleLoadData(&module, "any image"));
+    DONE(cuModuleGetFunction(&function, module, "kernel"));
+    hold_and_free(CAPACITY - 16 * MIB);
+    CUlaunchConfig config = {.gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1, .hStream = card.stream[A]};
+    if (way == 0)
+        DONE(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, card.stream[A], NULL, NULL));
+    else if (way == 1)
+        DONE(cuLaunchKernelEx(&config, function, NULL, NULL));
+    else
+        DONE(cuLaunchCooperativeKernel(function, 1, 1, 1, 1, 1, 1, 0, card.stream[A], NULL));
+    DONE(cuModuleUnload(module));
+    card_close();
+}
+
+ENDS_WITH(room_for_a_kernel, 0) { launch_in_shortage(0); }
+ENDS_WITH(room_for_a_kernel_with_attributes, 0) { launch_in_shortage(1); }
+ENDS_WITH(room_for_a_cooperative_kernel, 0) { launch_in_shortage(2); }
+
 ENDS_WITH(room_for_a_context, 0)
 {
     CUcontext own;
