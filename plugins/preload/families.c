@@ -114,21 +114,31 @@ static void count_from_zero(struct family *f)
 
 /* --- groups */
 
-/* Devices that the program has opened the driver's pool to may use cenote's memory as well. */
-static int grant_as_the_driver(struct place *p, CUmemoryPool pool)
+/* To which devices has the program opened the driver's pool? A bit each. */
+static uint64_t opened_to(struct place *p, CUmemoryPool pool)
 {
     const struct real *r = real();
-    int devices = 0, error = CENOTE_OK;
+    int devices = 0;
+    uint64_t all = 0;
     if (!r->cuMemPoolGetAccess || r->cuDeviceGetCount(&devices))
-        return CENOTE_OK;
-    for (int i = 0; i < devices && !error; i++) {
+        return 0;
+    for (int i = 0; i < devices && i < DEVICES_SERVED; i++) {
         CUmemAccess_flags flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
         CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = i};
-        if (i == p->device || r->cuMemPoolGetAccess(&flags, pool, &location) || flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
-            continue;
-        peers_let_in(i);
-        error = cenote_pool_grant(p->pool, i);
+        if (i != p->device && !r->cuMemPoolGetAccess(&flags, pool, &location) && flags != CU_MEM_ACCESS_FLAGS_PROT_NONE)
+            all |= 1ull << i;
     }
+    return all;
+}
+
+/* They may use cenote's memory as well. */
+static int grant_as_the_driver(struct place *p, CUmemoryPool pool)
+{
+    int error = CENOTE_OK;
+    uint64_t all = opened_to(p, pool);
+    for (int i = 0; i < DEVICES_SERVED && !error; i++)
+        if (all >> i & 1)
+            error = cenote_pool_grant(p->pool, i);
     return error;
 }
 
@@ -138,6 +148,7 @@ bool family_group(struct place *p, struct family *f, cenote_group **group)
     *group = atomic_load_explicit(&f->group, memory_order_acquire);
     if (*group || (f == &p->family && atomic_load(&f->is_granted)))
         return true;
+    peers_let_in(opened_to(p, atomic_load(&f->handle)));
     pthread_mutex_lock(&changing);
     *group = atomic_load(&f->group);
     snprintf(name, sizeof name, "pool %d", (int)(f - families) + 1);
@@ -340,7 +351,13 @@ CUresult serve_cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr
 CUresult serve_cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count)
 {
     struct place *p;
+    uint64_t guests = 0;
     CUresult result = real()->cuMemPoolSetAccess(pool, map, count);
+    for (size_t i = 0; i < count && !result; i++) {
+        bool is_device = map[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE;
+        guests |= is_device && map[i].location.id < DEVICES_SERVED ? 1ull << map[i].location.id : 0;
+    }
+    peers_let_in(guests);
     struct family *f = result ? NULL : find_anywhere(pool, &p);
     int error = f ? grant_as_the_driver(p, pool) : CENOTE_OK;
     if (f)

@@ -78,10 +78,12 @@ void peers_are_done(cenote_pool *pool)
             forget_device(pool, i);
 }
 
-void peers_let_in(int device)
+void peers_let_in(uint64_t devices)
 {
-    atomic_fetch_or(&guests, 1ull << device);
-    place_of_primary(device);
+    atomic_fetch_or(&guests, devices);
+    for (int i = 0; i < DEVICES_SERVED; i++)
+        if (devices >> i & 1)
+            place_of_primary(i);
 }
 
 void peers_retained(int device)

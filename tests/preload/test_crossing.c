@@ -323,6 +323,91 @@ ENDS_WITH(contexts_end_beside_streams, 0)
     scene_is_open = false;
 }
 
+static void let_in_by_a_pool(void)
+{
+    CUmemoryPool mempool;
+    CUmemAccessDesc one = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 1}, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    DONE(cuDeviceGetDefaultMemPool(&mempool, 0));
+    DONE(cuMemPoolSetAccess(mempool, &one, 1));
+}
+
+/* The group of a program's pool goes with the context that it is in, and the pool goes on. */
+static CUmemoryPool shared_pool;
+
+static void *use_a_pool_in_contexts(void *unused)
+{
+    (void)unused;
+    for (int i = 0; i < 2000; i++) {
+        CUcontext own;
+        CUdeviceptr at;
+        done(cuCtxCreate(&own, NULL, 0, 0));
+        done(cuMemAllocFromPoolAsync(&at, MIB, shared_pool, CU_STREAM_PER_THREAD));
+        atomic_fetch_add(&wrong, !is_ours(at));
+        done(cuCtxDestroy(own));
+    }
+    atomic_store(&stop, true);
+    return NULL;
+}
+
+static void *ask_and_trim_a_pool(void *unused)
+{
+    (void)unused;
+    enter(0);
+    while (!atomic_load(&stop)) {
+        cuuint64_t used;
+        done(cuMemPoolGetAttribute(shared_pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
+        atomic_fetch_add(&wrong, used > MIB);
+        done(cuMemPoolTrimTo(shared_pool, 0));
+        let_in_by_a_pool();
+    }
+    return NULL;
+}
+
+ENDS_WITH(contexts_end_beside_questions_about_their_pool, 0)
+{
+    pthread_t threads[3];
+    cuuint64_t used;
+    open_contexts();
+    shared_pool = make_pool(0);
+    for (int i = 0; i < 3; i++)
+        REQUIRE(!pthread_create(&threads[i], NULL, i ? ask_and_trim_a_pool : use_a_pool_in_contexts, NULL));
+    for (int i = 0; i < 3; i++)
+        pthread_join(threads[i], NULL);
+    DONE(cuMemPoolGetAttribute(shared_pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
+    EXPECT_EQ(used, 0);
+    EXPECT_EQ(atomic_load(&wrong), 0);
+    scene_is_open = false;
+    exit(failures_said());
+}
+
+/* A block that was freed during a capture of another device waits for its end; but its context ends before. The next block there is another one. */
+ENDS_WITH(a_block_that_is_kept_ends_with_its_context, 0)
+{
+    CUstream captured;
+    CUgraph graph;
+    CUdeviceptr at, again;
+    CUcontext of;
+    open_contexts();
+    enter(1);
+    DONE(cuStreamCreate(&captured, CU_STREAM_NON_BLOCKING));
+    enter(2);
+    DONE(cuMemAlloc(&at, MIB));
+    DONE(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+    DONE(cuMemFree(at));
+    EXPECT_EQ(cuPointerGetAttribute(&of, CU_POINTER_ATTRIBUTE_CONTEXT, at), CUDA_ERROR_INVALID_VALUE);
+    DONE(cuCtxDestroy(contexts[2]));
+    DONE(cuCtxCreate(&contexts[2], NULL, 0, 0));
+    DONE(cuMemAlloc(&again, MIB));
+    EXPECT_EQ(again, at); /* or this says nothing */
+    DONE(cuPointerGetAttribute(&of, CU_POINTER_ATTRIBUTE_CONTEXT, again));
+    EXPECT_EQ(of, contexts[2]);
+    DONE(cuMemFree(again));
+    DONE(cuStreamEndCapture(captured, &graph));
+    DONE(cuGraphDestroy(graph));
+    scene_is_open = false;
+    exit(failures_said());
+}
+
 /* --- ends that meet what cenote does for others */
 
 static int is_active(int device)
@@ -365,14 +450,6 @@ static void take_and_free_in_turns(void)
         DONE(sim_launch_wait(streams[i % 2], MSEC));
         DONE(cuMemFreeAsync(at, streams[i % 2]));
     }
-}
-
-static void let_in_by_a_pool(void)
-{
-    CUmemoryPool mempool;
-    CUmemAccessDesc one = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 1}, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    DONE(cuDeviceGetDefaultMemPool(&mempool, 0));
-    DONE(cuMemPoolSetAccess(mempool, &one, 1));
 }
 
 static void let_in_by_its_context(void)
