@@ -29,6 +29,9 @@ function(serving_library target exports folder)
 endfunction()
 
 serving_library(cenote_preload ${CMAKE_SOURCE_DIR}/plugins/preload/preload.map "" ${by_preload})
+# A library of the program's that stands before it, with functions of the same names, gets what it would get before the driver: not the answers of
+# cuGetProcAddress.
+target_link_options(cenote_preload PRIVATE -Wl,-Bsymbolic-functions)
 
 # Never on a path where libraries are looked for by default. nodelete: a program holds addresses of it, and the process calls it at a fork. Bsymbolic:
 # it may be loaded after the driver, whose names it has.

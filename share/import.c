@@ -41,6 +41,7 @@ struct import {
     uint32_t unused;                /* the table chains imports given back through it */
     uint32_t count;
     uint32_t view;
+    uint64_t start, bytes;          /* the block that it is of */
 };
 
 static LOCK_OF_PROCESS struct lock lock = LOCK_INITIALIZER(LOCK_SHARE);
@@ -228,7 +229,7 @@ static int open_segment(struct view *v, CUipcMemHandle segment)
 }
 
 /* The address is the program's until it closes it, and others find the view. */
-static int hand_out(uint32_t view, uint64_t at, void **address)
+static int hand_out(uint32_t view, uint64_t at, const struct share_message *m, const struct share_reply *about, void **address)
 {
     lock_take(&lock);
     struct view *v = view_at(view);
@@ -237,6 +238,8 @@ static int hand_out(uint32_t view, uint64_t at, void **address)
     if (!number && index_reserve(&by_address, 1) && index_reserve(&by_identity, 1) && (number = table_take(&imports))) {
         index_add(&by_address, key, number);
         import_at(number)->view = view;
+        import_at(number)->start = at - m->offset;
+        import_at(number)->bytes = about->bytes;
         if (!index_find(&by_identity, key_of_view(v)))
             index_add(&by_identity, key_of_view(v), view);
     }
@@ -282,7 +285,7 @@ static int bring(const struct share_message *m, struct device *device, bool *kep
     if (is_new)
         error = about.shift ? map_pages(m, view_at(view)) : open_segment(view_at(view), about.segment);
     if (!error)
-        error = hand_out(view, view_at(view)->base + about.lead + m->offset, address);
+        error = hand_out(view, view_at(view)->base + about.lead + m->offset, m, &about, address);
     if (error) {
         lock_take(&lock);
         drop_view(view);
@@ -379,4 +382,27 @@ int cenote_import_close(void *address)
     if (!error)
         share_sweep();
     return error;
+}
+
+/* The import that begins there, or any whose block holds the address. 0: none. LOCKING: the lock. */
+static uint32_t find_import(uint64_t at)
+{
+    uint32_t number = imports.items ? index_find(&by_address, key_of_address(at)) : 0;
+    for (uint32_t i = 1; !number && i < imports.used; i++)
+        number = import_at(i)->count && at - import_at(i)->start < import_at(i)->bytes ? i : 0;
+    return number;
+}
+
+int cenote_import_range(const void *address, void **start, size_t *size)
+{
+    if (!start || !size)
+        return error_set(CENOTE_INVALID | ERROR_ANSWER, 0, "cenote_import_range needs places for the answers");
+    lock_take(&lock);
+    uint32_t number = find_import((uint64_t)(uintptr_t)address);
+    if (number) {
+        *start = (void *)(uintptr_t)import_at(number)->start;
+        *size = import_at(number)->bytes;
+    }
+    lock_give(&lock);
+    return number ? CENOTE_OK : error_set(CENOTE_NOT_OURS | ERROR_ANSWER, 0, "%p is in no block that was imported", address);
 }

@@ -49,6 +49,9 @@ CENOTE_API int cenote_import(const cenote_share *share, size_t length, int devic
  */
 CENOTE_API int cenote_import_close(void *address);
 
+/* Where the imported block begins that holds this address, and how long it is. CENOTE_NOT_OURS: no import is open there. */
+CENOTE_API int cenote_import_range(const void *address, void **start, size_t *size);
+
 #ifdef __cplusplus
 }
 #endif

@@ -13,6 +13,8 @@
 #include "plugins/preload/memory.h"
 #include "plugins/preload/place.h"
 
+#include <cenote/share.h>
+
 /* The place of a live block. NULL: the driver's memory, or *is_gone: ours, and freed. */
 static struct place *look(CUdeviceptr at, cenote_block *block, bool *is_gone)
 {
@@ -21,13 +23,21 @@ static struct place *look(CUdeviceptr at, cenote_block *block, bool *is_gone)
     return error || *is_gone ? NULL : place_of_pool(block->pool);
 }
 
+/* A block of another process: the driver knows its pages. */
+static bool look_at_import(CUdeviceptr at, cenote_block *block)
+{
+    *block = (cenote_block){0};
+    return !cenote_import_range((void *)(uintptr_t)at, &block->start, &block->requested);
+}
+
 CUresult serve_cuMemGetAddressRange_v2(CUdeviceptr *start, size_t *size, CUdeviceptr at)
 {
     cenote_block block;
     bool is_gone;
     if (!look(at, &block, &is_gone)) {
         CUresult result = real()->cuMemGetAddressRange_v2(start, size, at);
-        return !result && is_gone ? CUDA_ERROR_NOT_FOUND : result;
+        if (result || is_gone || !look_at_import(at, &block))
+            return !result && is_gone ? CUDA_ERROR_NOT_FOUND : result;
     }
     if (start)
         *start = (CUdeviceptr)(uintptr_t)block.start;
@@ -66,6 +76,22 @@ static void answer(struct place *p, const cenote_block *block, CUpointer_attribu
     }
 }
 
+/* As of memory of cuMemAlloc that another process has opened. */
+static void answer_of_import(const cenote_block *block, CUpointer_attribute attribute, void *data)
+{
+    switch ((int)attribute) {
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        *(CUdeviceptr *)data = (CUdeviceptr)(uintptr_t)block->start;
+        break;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        *(size_t *)data = block->requested;
+        break;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+        *(unsigned *)data = 0;
+        break;
+    }
+}
+
 CUresult serve_cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr at)
 {
     cenote_block block;
@@ -74,6 +100,8 @@ CUresult serve_cuPointerGetAttribute(void *data, CUpointer_attribute attribute, 
     struct place *p = result ? NULL : look(at, &block, &is_gone);
     if (p)
         answer(p, &block, attribute, data);
+    else if (!result && !is_gone && look_at_import(at, &block))
+        answer_of_import(&block, attribute, data);
     return is_gone ? CUDA_ERROR_INVALID_VALUE : result;
 }
 
@@ -85,8 +113,9 @@ CUresult serve_cuPointerGetAttributes(unsigned int count, CUpointer_attribute *a
     struct place *p = result ? NULL : look(at, &block, &is_gone);
     if (is_gone)
         return real()->cuPointerGetAttributes(count, attributes, data, 0); /* zeros, as for every address that is none */
-    for (unsigned i = 0; p && i < count; i++)
-        answer(p, &block, attributes[i], data[i]);
+    bool is_imported = !result && !p && look_at_import(at, &block);
+    for (unsigned i = 0; (p || is_imported) && i < count; i++)
+        p ? answer(p, &block, attributes[i], data[i]) : answer_of_import(&block, attributes[i], data[i]);
     return result;
 }
 

@@ -332,10 +332,30 @@ static CUresult free_now(uint32_t allocation)
     return CUDA_SUCCESS;
 }
 
+/* Of cuMemAlloc, whose moment has come: the program has promised that all uses are done with. */
+static void finish_plain(const struct work *w)
+{
+    uint32_t allocation = allocation_named(w->number);
+    if (allocation)
+        plain_leave(allocation);
+}
+
+static const struct work_kind work_give_plain = {.node = CU_GRAPH_NODE_TYPE_EMPTY, .even_if_lost = true, .run = finish_plain};
+
+static CUresult give_plain(uint32_t number, struct stream *s)
+{
+    struct work work = {.kind = &work_give_plain, .name = "cuMemFreeAsync", .number = allocation_name(number)};
+    allocation_at(number)->freed = true;
+    model.books.allocations--;
+    return work_put(s, &work);
+}
+
 CUresult pool_give(CUdeviceptr at, struct stream *s)
 {
     uint32_t number = allocation_starting(at);
     struct allocation *a = number ? allocation_at(number) : NULL;
+    if (a && a->kind == ALLOCATION_PLAIN && !a->freed)
+        return give_plain(number, s);
     if (!a || a->kind != ALLOCATION_POOL || a->freed)
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemFreeAsync: 0x%llx is not the start of such an allocation", at);
     struct work work = {.kind = &work_give, .name = "cuMemFreeAsync", .number = allocation_name(number)};

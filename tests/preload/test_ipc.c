@@ -34,6 +34,17 @@ static void import_and_look(int from, int to, const char *machine)
     card_of_machine(machine);
     EXPECT_EQ(cuIpcOpenMemHandle(&at, m.handle, 0), CUDA_ERROR_INVALID_VALUE);
     DONE(cuIpcOpenMemHandle(&at, m.handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    CUdeviceptr start = 0, start_said = 0;
+    size_t size = 0, size_said = 0;
+    DONE(cuMemGetAddressRange(&start, &size, at + m.bytes - 1)); /* of the memory that the other process took, not of pages */
+    EXPECT_EQ(start, at);
+    EXPECT_EQ(size, m.bytes);
+    CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+    DONE(cuPointerGetAttributes(2, asked, (void *[]){&start_said, &size_said}, at + 512));
+    EXPECT_EQ(start_said, at);
+    EXPECT_EQ(size_said, m.bytes);
+    DONE(cuPointerGetAttribute(&size_said, CU_POINTER_ATTRIBUTE_RANGE_SIZE, at));
+    EXPECT_EQ(size_said, m.bytes);
     DONE(sim_launch_expect(card.stream[A], at, WORDS, m.bytes));
     DONE(sim_launch_fill(card.stream[A], at, ~WORDS, m.bytes));
     DONE(cuStreamSynchronize(card.stream[A]));

@@ -48,9 +48,9 @@ ON_CARD(by_dlsym)
 
 ON_CARD(what_is_not_served_stays_as_it_is)
 {
-    void *launch = dlsym(driver(), "cuLaunchKernel");
+    void *launch = dlsym(driver(), "cuLaunchHostFunc");
     EXPECT(launch);
-    EXPECT_EQ(launch, dlsym(RTLD_DEFAULT, "cuLaunchKernel"));
+    EXPECT_EQ(launch, dlsym(RTLD_DEFAULT, "cuLaunchHostFunc"));
     EXPECT(dlsym(driver(), "cuMemAlloc_v2") != dlsym(driver(), "cuMemAllocManaged"));
     EXPECT(!dlsym(driver(), "cuNoSuchFunction"));
     EXPECT(dlerror());
@@ -142,6 +142,22 @@ ON_CARD(what_is_forwarded)
     EXPECT(elapsed >= 0);
     DONE(cuEventDestroy(begin));
     DONE(cuEventDestroy(end));
+}
+
+/* A function of the program's own, which stands before all libraries: the driver knows nothing of it. */
+CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                                   unsigned block_z, unsigned shared, CUstream stream, void **parameters)
+{
+    (void)function, (void)grid_x, (void)grid_y, (void)grid_z, (void)block_x, (void)block_y, (void)block_z, (void)shared, (void)stream, (void)parameters;
+    return CUDA_ERROR_UNKNOWN;
+}
+
+ON_CARD(by_cuGetProcAddress_beside_a_function_of_that_name)
+{
+    void *found = NULL;
+    EXPECT_EQ(dlsym(RTLD_DEFAULT, "cuLaunchCooperativeKernel"), (void *)cuLaunchCooperativeKernel);
+    DONE(FUNCTION(ask_fn, dlsym(driver(), "cuGetProcAddress"))("cuLaunchCooperativeKernel", &found, 13000, 0));
+    EXPECT(found && found != (void *)cuLaunchCooperativeKernel);
 }
 
 ON_CARD(by_cuGetProcAddress)

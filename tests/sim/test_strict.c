@@ -185,6 +185,25 @@ CASE(pool_memory_is_freed_once)
     expect_violation("cuMemFreeAsync");
 }
 
+/* The programming guide, "Stream Ordered Memory Allocator": cudaFreeAsync frees memory of cudaMalloc, too. */
+CASE(memory_of_cuMemAlloc_is_freed_in_stream_order)
+{
+    size_t before, between, after, total;
+    CUdeviceptr at;
+    sim_set_lag(1000000);
+    EXPECT_OK(cuMemGetInfo(&before, &total));
+    REQUIRE_OK(cuMemAlloc(&at, 8 << 20));
+    EXPECT_OK(cuMemsetD32Async(at, 9, 1024, CU_STREAM_PER_THREAD));
+    EXPECT_OK(cuMemFreeAsync(at, CU_STREAM_PER_THREAD));
+    EXPECT_OK(cuMemGetInfo(&between, &total));
+    EXPECT_EQ(cuMemFreeAsync(at, CU_STREAM_PER_THREAD), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(cuMemFree(at), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_OK(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+    EXPECT_OK(cuMemGetInfo(&after, &total));
+    EXPECT_EQ(between, before - (8 << 20));
+    EXPECT_EQ(after, before);
+}
+
 CASE(page_operations_are_unsafe_in_captures_that_are_not_relaxed)
 {
     CUgraph graph;

@@ -16,7 +16,7 @@ def numbers():
 def hold(alloc, used):
     """Takes and frees blocks of 512 bytes to 64 MiB at random, MOST bytes at one time. The most that was asked for, and the most that is used."""
     number, live, now, asked, held = numbers(), [], 0, 0, 0
-    for step in range(STEPS):
+    for _ in range(STEPS):
         base = 512 << next(number) % 17
         size = base + next(number) % base
         while now + size > MOST or len(live) > 400:
@@ -24,8 +24,7 @@ def hold(alloc, used):
         live.append((size, alloc(size)))
         now += size
         asked = max(asked, now)
-        if step % 20 == 0:
-            held = max(held, used())
+        held = max(held, used())
         if live and next(number) % 2:
             now -= live.pop(next(number) % len(live))[0]
     return asked, max(held, used())
