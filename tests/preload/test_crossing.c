@@ -458,9 +458,11 @@ static void let_in_by_its_context(void)
     DONE(cuCtxEnablePeerAccess(contexts[0], 0));
 }
 
-static void release_after(void (*let_in)(void))
+static void release_after(void (*let_in)(void), bool is_late)
 {
     open_contexts();
+    if (is_late)
+        take_and_free_in_turns();
     let_in();
     take_and_free_in_turns();
     DONE(cuDevicePrimaryCtxRelease(1));
@@ -472,8 +474,9 @@ static void release_after(void (*let_in)(void))
 }
 
 /* The same for a device that takes no memory, and may use that of another one. */
-ENDS_WITH(the_last_release_of_a_device_that_is_let_in, 0) { release_after(let_in_by_its_context); }
-ENDS_WITH(the_last_release_of_a_device_that_a_pool_lets_in, 0) { release_after(let_in_by_a_pool); }
+ENDS_WITH(the_last_release_of_a_device_that_is_let_in, 0) { release_after(let_in_by_its_context, false); }
+ENDS_WITH(the_last_release_of_a_device_that_a_pool_lets_in, 0) { release_after(let_in_by_a_pool, false); }
+ENDS_WITH(the_last_release_of_a_device_that_a_pool_lets_in_late, 0) { release_after(let_in_by_a_pool, true); }
 
 /* The pool lets it in before the program has a context there, or while it has none. */
 ENDS_WITH(a_device_that_is_let_in_has_no_context_of_cenotes, 0)
