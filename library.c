@@ -435,6 +435,7 @@ int cenote_pool_destroy(cenote_pool *pool)
         return error;
     }
     record_close(pool);
+    share_end_imports(pool);
     share_settle();
     forget_regions(pool);
     forget_groups(pool);

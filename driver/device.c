@@ -268,6 +268,11 @@ struct device *device_open_in(CUcontext context, int *error)
     return d;
 }
 
+int device_number(const struct device *device)
+{
+    return (int)(device - devices);
+}
+
 struct device *device_open_again(int number)
 {
     struct device *d = &devices[number];

@@ -62,6 +62,7 @@ enum { DECOMPRESSION_ALGORITHMS = 136, FOR_DECOMPRESSION = 0x2 };
  */
 struct device *device_open(int ordinal, int *error);
 struct device *device_open_in(CUcontext context, int *error);
+int            device_number(const struct device *device);
 struct device *device_open_again(int number); /* if it is open; NULL: it is not. Numbers from DEVICES_MAX on are contexts */
 void           device_close(struct device *device);
 

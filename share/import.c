@@ -19,6 +19,8 @@
  */
 #include "share/share.h"
 
+#include "share/exports.h"
+
 #include <string.h>
 #include <unistd.h>
 
@@ -41,7 +43,9 @@ struct import {
     uint32_t unused;                /* the table chains imports given back through it */
     uint32_t count;
     uint32_t view;
+    uint64_t at;
     uint64_t start, bytes;          /* the block that it is of */
+    const cenote_pool *pool;        /* ends with it; NULL: with none */
 };
 
 static LOCK_OF_PROCESS struct lock lock = LOCK_INITIALIZER(LOCK_SHARE);
@@ -229,17 +233,17 @@ static int open_segment(struct view *v, CUipcMemHandle segment)
 }
 
 /* The address is the program's until it closes it, and others find the view. */
-static int hand_out(uint32_t view, uint64_t at, const struct share_message *m, const struct share_reply *about, void **address)
+static int hand_out(const struct import *like, void **address)
 {
+    uint32_t view = like->view;
+    uint64_t at = like->at;
     lock_take(&lock);
     struct view *v = view_at(view);
     uint64_t key = key_of_address(at);
     uint32_t number = index_find(&by_address, key);
     if (!number && index_reserve(&by_address, 1) && index_reserve(&by_identity, 1) && (number = table_take(&imports))) {
         index_add(&by_address, key, number);
-        import_at(number)->view = view;
-        import_at(number)->start = at - m->offset;
-        import_at(number)->bytes = about->bytes;
+        *import_at(number) = *like;
         if (!index_find(&by_identity, key_of_view(v)))
             index_add(&by_identity, key_of_view(v), view);
     }
@@ -269,7 +273,7 @@ static int may_be_mapped(const struct share_message *m, const struct share_reply
 }
 
 /* *kept: a new view has the device from here on. */
-static int bring(const struct share_message *m, struct device *device, bool *kept, void **address)
+static int bring(const struct share_message *m, struct device *device, const cenote_pool *pool, bool *kept, void **address)
 {
     struct share_reply about;
     int file, error = share_ask(m, 0, &about, &file);
@@ -284,8 +288,9 @@ static int bring(const struct share_message *m, struct device *device, bool *kep
         return no_books();
     if (is_new)
         error = about.shift ? map_pages(m, view_at(view)) : open_segment(view_at(view), about.segment);
+    uint64_t start = view_at(view)->base + about.lead;
     if (!error)
-        error = hand_out(view, view_at(view)->base + about.lead + m->offset, m, &about, address);
+        error = hand_out(&(struct import){.view = view, .at = start + m->offset, .start = start, .bytes = about.bytes, .pool = pool}, address);
     if (error) {
         lock_take(&lock);
         drop_view(view);
@@ -294,30 +299,49 @@ static int bring(const struct share_message *m, struct device *device, bool *kep
     return error;
 }
 
-int cenote_import(const cenote_share *share, size_t length, int device, void **address)
+static struct device *open_once_more(int number)
+{
+    lock_take(&pools_lock);
+    struct device *device = device_open_again(number);
+    lock_give(&pools_lock);
+    return device;
+}
+
+/* For the context of the pool, or for a device with its primary one. */
+static int import(const cenote_share *share, size_t length, const cenote_pool *pool, int device, void **address)
 {
     struct share_message m;
     bool kept = false;
     if (!share || !address)
-        return error_set(CENOTE_INVALID, 0, "cenote_import needs a share and a place for the address");
+        return error_set(CENOTE_INVALID, 0, "an import needs a share and a place for the address");
     int error = pool_process_usable();
     if (error || (error = share_unseal(share, length, &m)))
         return error;
-    struct device *opened = pool_open_device(device, &error);
+    struct device *opened = pool ? open_once_more(device_number(pool->config.device)) : pool_open_device(device, &error);
     if (!opened)
         return error;
-    error = bring(&m, opened, &kept, address);
+    error = bring(&m, opened, pool, &kept, address);
     if (!kept)
         pool_close_device(opened);
     share_sweep();
     return error;
 }
 
+int cenote_import(const cenote_share *share, size_t length, int device, void **address)
+{
+    return import(share, length, NULL, device, address);
+}
+
+int cenote_pool_import(cenote_pool *pool, const cenote_share *share, size_t length, void **address)
+{
+    return pool ? import(share, length, pool, -1, address) : error_set(CENOTE_INVALID, 0, "cenote_pool_import needs a pool");
+}
+
 /* --------------------------------------------------------------------------------------------------------------------------- closing */
 
 struct closing {
     uint64_t key;                   /* of the address */
-    int      device;                /* the importing device; -1: none */
+    int      device;                /* number of the importing device; -1: none */
     uint32_t view;                  /* that nothing uses any more, this thread's to take down; 0: none */
 };
 
@@ -327,7 +351,7 @@ static bool close_use(struct closing *c, bool last_too)
     lock_take(&lock);
     uint32_t number = c->key ? index_find(&by_address, c->key) : 0, view = number ? import_at(number)->view : 0;
     bool last = number && view_at(view)->uses == 1, goes = number && (!last || last_too);
-    c->device = number ? view_at(view)->device->ordinal : -1;
+    c->device = number ? device_number(view_at(view)->device) : -1;
     if (goes) {
         drop_view(view);
         if (!--import_at(number)->count) {
@@ -348,9 +372,9 @@ static int close_last(struct closing *c)
 {
     int error;
     bool open = false;
-    struct device *device = pool_open_device(c->device, &error);
-    if (!device)
-        return error;
+    struct device *device = c->device < DEVICES_MAX ? pool_open_device(c->device, &error) : open_once_more(c->device);
+    if (!device) /* a context that has just ended, with all its imports */
+        return c->device < DEVICES_MAX ? error : error_set(CENOTE_NOT_OURS, 0, "the import has ended with its pool");
     CUresult result = device_enter(device);
     result = result ? result : settle(device, true);
     bool busy = result == CUDA_ERROR_NOT_READY;
@@ -365,9 +389,10 @@ static int close_last(struct closing *c)
     if (c->view)
         end_sweep(c->view, !result);
     open = open && !device_is_lost(device, result) && !driver_is_exiting();
+    int ordinal = device->ordinal;
     pool_close_device(device);
     if (busy)
-        return error_set(CENOTE_BUSY, 0, "a capture is open on device %d: the import stays open, close it when the capture has ended", c->device);
+        return error_set(CENOTE_BUSY, 0, "a capture is open on device %d: the import stays open, close it when the capture has ended", ordinal);
     return open ? refused(result, "closing memory of") : CENOTE_OK;
 }
 
@@ -405,4 +430,21 @@ int cenote_import_range(const void *address, void **start, size_t *size)
     }
     lock_give(&lock);
     return number ? CENOTE_OK : error_set(CENOTE_NOT_OURS | ERROR_ANSWER, 0, "%p is in no block that was imported", address);
+}
+
+/* What was imported for the pool ends with it. LOCKING: none, not inside a device. */
+void share_end_imports(const cenote_pool *pool)
+{
+    lock_take(&lock);
+    for (uint32_t i = 1; imports.items && i < imports.used; i++) {
+        struct import *import = import_at(i);
+        if (!import->count || import->pool != pool)
+            continue;
+        for (; import->count; import->count--)
+            drop_view(import->view);
+        index_remove(&by_address, key_of_address(import->at));
+        table_give(&imports, i);
+    }
+    lock_give(&lock);
+    share_sweep();
 }

@@ -40,6 +40,12 @@ CENOTE_API int cenote_export(void *address, cenote_share *share);
 CENOTE_API int cenote_import(const cenote_share *share, size_t length, int device, void **address);
 
 /*
+ * The same in the context of a pool: if that is one of the caller's own (cenote_pool_create_in), no primary context is made for it. The import ends
+ * with the pool at the latest; one of an address that several pools have imported, with the pool that was the first.
+ */
+CENOTE_API int cenote_pool_import(cenote_pool *pool, const cenote_share *share, size_t length, void **address);
+
+/*
  * Lets go of what cenote_import gave. With the last of a range it waits until the device is done, and takes the mapping away before it returns:
  * the exporter may free the block then. If a pool has the option announced:0, it waits for the default stream and for immortal ones alone: the
  * program has waited for its other streams. CENOTE_BUSY, and nothing happens, while an announced capture is open on the device, or one of

@@ -51,7 +51,9 @@ static CUresult open(CUdeviceptr *at, CUipcMemHandle handle, unsigned int flags,
     void *address;
     memcpy(&share, &handle, sizeof share);
     struct place *p = at && flags == CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS ? place_here() : NULL;
-    int error = p ? cenote_import(&share, sizeof share, p->device, &address) : CENOTE_INVALID;
+    int error = !p ? CENOTE_INVALID
+              : place_is_primary(p) ? cenote_import(&share, sizeof share, p->device, &address)
+              : cenote_pool_import(p->pool, &share, sizeof share, &address);
     if (error == CENOTE_INVALID) /* these bytes are no share */
         return of_driver(at, handle, flags);
     if (!error)

@@ -107,6 +107,82 @@ static void share(bool by_driver)
 ENDS_WITH(a_block_in_another_process, 0) { share(false); }
 ENDS_WITH(memory_of_the_driver_in_another_process, 0) { share(true); }
 
+/* --- in a context of the program's own */
+
+static int primary_is_active(void)
+{
+    unsigned flags;
+    int active = 0;
+    DONE(cuDevicePrimaryCtxGetState(0, &flags, &active));
+    return active;
+}
+
+static void expect_words(CUdeviceptr at, size_t bytes)
+{
+    DONE(sim_launch_expect(CU_STREAM_PER_THREAD, at, WORDS, bytes));
+    DONE(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+    EXPECT_EQ(sim_mismatches(), 0);
+}
+
+/* It has no primary context, and gets none. What is open ends with its context. */
+static void import_in_own_contexts(int from, int to, const char *machine)
+{
+    struct message m;
+    CUcontext own;
+    CUdeviceptr at = 0, left = 0;
+    char done = 1;
+    struct sim_shape shape = scene_card(CAPACITY);
+    snprintf(shape.machine, sizeof shape.machine, "%s", machine);
+    REQUIRE(read(from, &m, sizeof m) == (ssize_t)sizeof m);
+    sim_reset(&shape);
+    DONE(cuInit(0));
+    for (int round = 0; round < 2; round++) {
+        DONE(cuCtxCreate(&own, NULL, 0, 0));
+        DONE(cuIpcOpenMemHandle(&at, m.handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+        expect_words(at, m.bytes);
+        EXPECT(!primary_is_active());
+        if (round == 0) {
+            DONE(cuIpcCloseMemHandle(at));
+            DONE(cuIpcOpenMemHandle(&left, m.handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+        } else {
+            DONE(cuIpcCloseMemHandle(at));
+        }
+        DONE(cuCtxDestroy(own));
+        EXPECT(!primary_is_active());
+        EXPECT(cuIpcCloseMemHandle(round ? at : left) != CUDA_SUCCESS);
+    }
+    EXPECT(write(to, &done, 1) == 1);
+}
+
+ENDS_WITH(a_block_in_a_context_of_the_programs_own, 0)
+{
+    int there[2], back[2], status = 0;
+    char name[64], done = 0;
+    snprintf(name, sizeof name, "%s", machine_name());
+    REQUIRE(!pipe(there) && !pipe(back));
+    fflush(NULL);
+    pid_t child = fork();
+    if (!child) {
+        alarm(patience(HANGS));
+        sim_set_quiet(true);
+        import_in_own_contexts(there[0], back[1], name);
+        _exit(failures_said());
+    }
+    card_of_machine(name);
+    struct message m = {.bytes = 3 * MIB};
+    CUdeviceptr at = 0;
+    DONE(cuMemAlloc(&at, m.bytes));
+    DONE(sim_launch_fill(NULL, at, WORDS, m.bytes));
+    DONE(cuCtxSynchronize());
+    DONE(cuIpcGetMemHandle(&m.handle, at));
+    REQUIRE(write(there[1], &m, sizeof m) == (ssize_t)sizeof m);
+    REQUIRE(read(back[0], &done, 1) == 1);
+    REQUIRE(waitpid(child, &status, 0) == child);
+    EXPECT(WIFEXITED(status) && !WEXITSTATUS(status));
+    DONE(cuMemFree(at));
+    scene_is_open = false;
+}
+
 /* As without the preload: memory in stream order has no handle, and its attribute says so. */
 static void ask_for_handles(const char *is_on)
 {

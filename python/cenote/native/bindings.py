@@ -165,6 +165,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "cenote_pool_sync_end": (ctypes.c_int, [_pool, ctypes.c_uint64]),
     "cenote_export": (ctypes.c_int, [_block, _out]),
     "cenote_import": (ctypes.c_int, [_out, ctypes.c_size_t, ctypes.c_int, ctypes.POINTER(ctypes.c_void_p)]),
+    "cenote_pool_import": (ctypes.c_int, [_pool, _out, ctypes.c_size_t, ctypes.POINTER(ctypes.c_void_p)]),
     "cenote_import_close": (ctypes.c_int, [_block]),
     "cenote_import_range": (ctypes.c_int, [_block, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_size_t)]),
     "cenote_pool_stats": (ctypes.c_int, [_pool, _out, _size]),
