@@ -25,13 +25,18 @@
  */
 CUresult serve_cuStreamDestroy_v2(CUstream stream)
 {
+    bool is_ours = false;
     for (int i = 0; i < PLACES_MAX; i++) {
         struct place *p = place_visit(i);
         if (!p)
             continue;
-        cenote_stream_retire(p->pool, stream);
+        is_ours = is_ours || place_has_stream(p, stream);
+        if (!is_ours)
+            cenote_stream_retire(p->pool, stream);
         place_visit_end(p);
     }
+    if (is_ours)
+        return CUDA_ERROR_INVALID_HANDLE;
     real_is_in_use(); /* there was a stream */
     captures_forget_stream(stream);
     memory_return_kept();

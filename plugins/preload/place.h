@@ -50,6 +50,12 @@ struct place {
     _Atomic(CUdeviceptr)  probe;         /* memory of the driver, to ask it for a free with (memory.c); 0: none */
 };
 
+/* A program names one of ours where it has destroyed a stream of its own, whose handle this is by now: the driver would refuse it. */
+static inline bool place_has_stream(const struct place *p, CUstream stream)
+{
+    return stream == p->still || stream == p->mark;
+}
+
 static inline bool stream_is_default(CUstream stream)
 {
     return !stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;

@@ -21,6 +21,10 @@ static enum pass take_at(struct place *p, CUdeviceptr *at, size_t size, CUmemory
 {
     if (!p)
         return PASS_CONTEXT;
+    if (place_has_stream(p, stream)) {
+        *result = CUDA_ERROR_INVALID_HANDLE;
+        return PASSES;
+    }
     struct family *family = family_of_pool(p, pool ? pool : atomic_load(&p->current));
     if (!family)
         return PASS_POOL;

@@ -398,6 +398,41 @@ static void late(void)
     _exit(failures_said());
 }
 
+/* As without the preload: what was of a context that the program has destroyed is refused. */
+static void use_after_the_end(const char *is_on, bool reuses)
+{
+    CUcontext own;
+    CUstream of_own;
+    CUdeviceptr plain, in_order, at;
+    struct sim_shape shape = scene_card(CAPACITY);
+    setenv("CENOTE_PRELOAD", is_on, 1);
+    shape.reuse_handles = reuses;
+    scene_open_card(&card, &shape);
+    sim_set_quiet(true);
+    DONE(cuCtxCreate(&own, NULL, 0, 0));
+    DONE(cuStreamCreate(&of_own, CU_STREAM_NON_BLOCKING));
+    DONE(cuMemAlloc(&plain, MIB));
+    DONE(cuMemAllocAsync(&in_order, MIB, of_own));
+    EXPECT_EQ(is_ours(plain), !strcmp(is_on, "on"));
+    DONE(cuMemFreeAsync(in_order, of_own));
+    DONE(cuCtxDestroy(own));
+    DONE(cuCtxSetCurrent(NULL));
+    EXPECT_EQ(cuMemAllocAsync(&at, MIB, of_own), CUDA_ERROR_INVALID_CONTEXT);
+    EXPECT_EQ(cuMemFreeAsync(plain, of_own), CUDA_ERROR_INVALID_CONTEXT);
+    EXPECT_EQ(cuMemFree(plain), CUDA_ERROR_INVALID_CONTEXT);
+    DONE(cuCtxSetCurrent(card.context));
+    EXPECT_EQ(cuMemAllocAsync(&at, MIB, of_own), CUDA_ERROR_INVALID_HANDLE); /* reuses: also where it is the handle of a stream of cenote's by now */
+    EXPECT_EQ(cuStreamDestroy(of_own), CUDA_ERROR_INVALID_HANDLE);
+    EXPECT(cuMemFreeAsync(plain, of_own) != CUDA_SUCCESS);
+    EXPECT_EQ(cuMemFree(plain), CUDA_ERROR_INVALID_VALUE);
+    scene_is_open = false;
+    exit(failures_said());
+}
+
+ENDS_WITH(a_destroyed_context_under_the_preload, 0) { use_after_the_end("on", false); }
+ENDS_WITH(a_destroyed_context_whose_handles_are_given_again, 0) { use_after_the_end("on", true); }
+ENDS_WITH(a_destroyed_context_without_it, 0) { use_after_the_end("off", false); }
+
 ENDS_WITH(handlers_after_cenotes, 0)
 {
     atexit(late);
