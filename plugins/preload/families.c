@@ -114,31 +114,19 @@ static void count_from_zero(struct family *f)
 
 /* --- groups */
 
-/* To which devices has the program opened the driver's pool? A bit each. */
-static uint64_t opened_to(struct place *p, CUmemoryPool pool)
+/* Devices that the program has opened the driver's pool to may use cenote's memory as well. */
+static int grant_as_the_driver(struct place *p, CUmemoryPool pool)
 {
     const struct real *r = real();
-    int devices = 0;
-    uint64_t all = 0;
+    int devices = 0, error = CENOTE_OK;
     if (!r->cuMemPoolGetAccess || r->cuDeviceGetCount(&devices))
-        return 0;
-    for (int i = 0; i < devices && i < DEVICES_SERVED; i++) {
+        return CENOTE_OK;
+    for (int i = 0; i < devices && !error; i++) {
         CUmemAccess_flags flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
         CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = i};
         if (i != p->device && !r->cuMemPoolGetAccess(&flags, pool, &location) && flags != CU_MEM_ACCESS_FLAGS_PROT_NONE)
-            all |= 1ull << i;
-    }
-    return all;
-}
-
-/* They may use cenote's memory as well. */
-static int grant_as_the_driver(struct place *p, CUmemoryPool pool)
-{
-    int error = CENOTE_OK;
-    uint64_t all = opened_to(p, pool);
-    for (int i = 0; i < DEVICES_SERVED && !error; i++)
-        if (all >> i & 1)
             error = cenote_pool_grant(p->pool, i);
+    }
     return error;
 }
 
@@ -148,7 +136,6 @@ bool family_group(struct place *p, struct family *f, cenote_group **group)
     *group = atomic_load_explicit(&f->group, memory_order_acquire);
     if (*group || (f == &p->family && atomic_load(&f->is_granted)))
         return true;
-    peers_let_in(opened_to(p, atomic_load(&f->handle)));
     pthread_mutex_lock(&changing);
     *group = atomic_load(&f->group);
     snprintf(name, sizeof name, "pool %d", (int)(f - families) + 1);
