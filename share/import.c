@@ -19,8 +19,6 @@
  */
 #include "share/share.h"
 
-#include "share/exports.h"
-
 #include <string.h>
 #include <unistd.h>
 

@@ -9,8 +9,8 @@
 int peers_grant(int device, cenote_pool *pool);
 
 /*
- * A pool of another device lets these in, a bit each, or one has a context again: cenote knows that one as one that ends. LOCKING: none, and no place is
- * visited: a place may open.
+ * A pool of another device lets these in, a bit each, or one has a context again: cenote knows that one as one that ends. LOCKING: none, and no place
+ * is visited: a place may open.
  */
 void peers_let_in(uint64_t devices);
 void peers_retained(int device);
