@@ -15,7 +15,6 @@
 
 #include "stats/account/record.h"
 #include "stats/text/options.h"
-#include "share/share.h"
 
 #define SMALL_PAGE_SHIFT 2          /* chosen, see docs/waste.md */
 #define PAGE_BYTES_MAX  (32ull << 20)

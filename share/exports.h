@@ -26,6 +26,7 @@ struct exports {
 
 /* --- share/export.c, share/import.c */
 void share_settle(void);
+void share_end_imports(const cenote_pool *pool);    /* what was imported for it */
 void share_sweep(void);
 
 #endif

@@ -50,9 +50,6 @@ int  share_unseal(const cenote_share *share, size_t length, struct share_message
 void share_answer(const void *request, size_t length, struct share_reply *reply, int *file);
 void share_stop(void);
 
-/* --- share/import.c */
-void share_end_imports(const cenote_pool *pool);    /* what was imported for it */
-
 /* --- share/socket.c */
 extern int share_patience;          /* how many tenths of a second an importer waits for an answer */
 struct share_books {                /* what the server knows of exports; constant */

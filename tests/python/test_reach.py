@@ -52,6 +52,6 @@ def test_the_page_has_the_figures_of_the_pools():
     page = (ROOT / "docs/preload.md").read_text()
     table = page[page.index("| pool | route | reserved over requested |"):]
     said = [[cell.strip() for cell in line.strip("|").split("|")][1:] for line in table[:table.index("\n\n")].splitlines()[2:]]
-    files = ("2026-11-24-pools.jsonl", "2026-11-25-pools-numba.jsonl")
+    files = ("2026-11-26-pools.jsonl",)
     rows = [json.loads(line) for name in files for line in (ROOT / "bench/results" / name).read_text().splitlines()]
     assert said == [[row["route"], f"{100 * row['over']:.1f} %", f"{min(row['ns'].values()):,} to {max(row['ns'].values()):,}"] for row in rows]

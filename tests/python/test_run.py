@@ -346,8 +346,9 @@ class TestForward:
 
     def test_its_folder_comes_first(self, show, forward, simulation_library):
         shown = show(*SIM, "--forward", LD_LIBRARY_PATH="/elsewhere")
-        first, driver, others = shown["LD_PRELOAD"].split(":")
+        first, driver, unversioned, others = shown["LD_PRELOAD"].split(":")
         assert os.path.samefile(first, forward) and os.path.samefile(driver, simulation_library.parent / "libcuda.so.1")
+        assert os.path.samefile(unversioned, forward.parent / "libcuda.so")  # before the simulated one, for programs that open that name
         assert os.path.samefile(others, simulation_library)
 
     def test_without_a_simulated_gpu_only_the_path_is_set(self, run, forward):

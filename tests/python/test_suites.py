@@ -73,7 +73,7 @@ SUITES = {
         ("XLA_FLAGS", "--xla_gpu_autotune_level=0"), ("XLA_PYTHON_CLIENT_PREALLOCATE", "false"), ("XLA_PYTHON_CLIENT_ALLOCATOR", "cuda_async"))),
     "ONNX Runtime": Suite((), str(RUN.parent), (), ("onnx_backend.py",), "CENOTE_ONNX_RUNTIME", passes=10, options=("-k", OPERATORS)),
 }
-ROUTES = {"preload": ("libcenote_preload.so",), "forward": ("forward/libcuda.so.1", "sim/libcuda.so.1"), "adapter": ()}
+ROUTES = {"preload": ("libcenote_preload.so",), "forward": ("forward/libcuda.so.1", "sim/libcuda.so.1", "forward/libcuda.so"), "adapter": ()}
 CASES = [(suite, route) for suite in SUITES for route in ROUTES if route != "adapter" or suite == "numba-cuda"]
 
 pytestmark = [pytest.mark.deep, pytest.mark.usefixtures("installed")]

@@ -224,12 +224,14 @@ def merge_serving(library: str, variables: dict[str, str]) -> None:
 
 def merge_forward(library: str, simulation: Optional[str], variables: dict[str, str]) -> None:
     """Its folder comes first where the dynamic linker looks. The simulated libraries are preloaded, and would bring their driver before it is looked
-    for: it is preloaded before them, and their driver by its path, which the others call by names of its own."""
+    for, by both of its names: it is preloaded before them by both, and their driver by its path, which the others call by names of its own."""
     must_serve("--forward", variables)
     look_first(os.path.dirname(library), variables)
     if simulation is not None:
         driver = os.path.join(os.path.dirname(simulation), os.path.basename(library))
-        variables[PRELOAD] = merge_preload(library, merge_preload(driver, variables.get(PRELOAD, "")))
+        unversioned = os.path.join(os.path.dirname(library), "libcuda.so")
+        for each in (unversioned, driver, library):
+            variables[PRELOAD] = merge_preload(each, variables.get(PRELOAD, ""))
 
 
 def merge_switch(allocator: str, variables: dict[str, str]) -> None:
