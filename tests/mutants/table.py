@@ -8,6 +8,7 @@
     +      what is there instead; none: the text is left out
     test   what notices: FOLDER/NAME [WORD] is a ctest and the cases of it that have WORD in their names; pytest FILE[::NAME] is a test under
            tests/ with cenote as PyTorch's allocator on the simulated GPU
+    hangs  what in that test never ends, if it ends by no limit of its own; most tests do, and their rows have no such line
 """
 import dataclasses
 import pathlib
@@ -25,6 +26,7 @@ class Mutant:
     kind: str = ""
     bug: str = ""
     test: str = ""
+    hangs: str = ""
     old: list[str] = dataclasses.field(default_factory=list)
     new: list[str] = dataclasses.field(default_factory=list)
 
@@ -48,7 +50,7 @@ def read(path: pathlib.Path = HERE / "mutants.txt") -> list[Mutant]:
             continue
         if word == "mutant" and re.fullmatch(r"[a-z0-9_]+", rest.strip()):
             mutants.append(Mutant(rest.strip(), number))
-        elif mutants and word in FIELDS and rest.strip() and not getattr(mutants[-1], word):
+        elif mutants and word in (*FIELDS, "hangs") and rest.strip() and not getattr(mutants[-1], word):
             setattr(mutants[-1], word, rest.strip())
         elif mutants and line[0] in "-+":
             (mutants[-1].old if line[0] == "-" else mutants[-1].new).append(line[1:])

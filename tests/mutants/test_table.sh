@@ -21,3 +21,28 @@ fails "mutant a\n${row}-    return ++f->now;\n+    return f->now;\ntest pool/fen
 fails "mutant a\n${row}test pool/fence\n" 'it lacks old'
 fails "mutant a\nfiles pool/core/fence.c\n" 'not understood'
 fails '' '0 mutants'
+
+# A test that does not end counts as caught only in a row that says so.
+PYTHONDONTWRITEBYTECODE=1 python3 - "$wrong" <<'END' || exit 1
+import importlib.machinery, importlib.util, pathlib, sys
+loader = importlib.machinery.SourceFileLoader("run", "tests/mutants/run")
+run = importlib.util.module_from_spec(importlib.util.spec_from_loader("run", loader))
+loader.exec_module(run)
+
+class Copy:
+    tree, adapters = pathlib.Path("/"), pathlib.Path("/")
+    def target(self, test): return []
+    def make(self, targets): return True
+    def outcome(self, test): return self.says
+
+def judged(says, hangs):
+    copy = Copy()
+    copy.says = says
+    pathlib.Path(sys.argv[1]).write_text("a")
+    return run.judge(copy, run.table.Mutant("m", 1, file=sys.argv[1][1:], test="a/b", hangs=hangs, old=["a"], new=["b"]))
+
+cases = [("passes", ""), ("fails", ""), ("hangs", ""), ("hangs", "a thread"), ("fails", "a thread")]
+said = [judged(*case) for case in cases]
+if said != ["SURVIVED", "caught", "TIMED OUT", "caught", "caught"]:
+    sys.exit(f"how mutants are judged: {said}")
+END
