@@ -54,3 +54,33 @@ def test_one_card_at_a_time(run, tmp_path):
     (tmp_path / "train.py").write_text("")
     done = run("dry-run", "--gpu", "4GiB,8GiB", "--limit", "1GiB", "train.py")
     assert done.returncode == 2 and "are for one card" in done.stderr
+
+
+OWN = """
+import sys, torch
+torch.cuda.set_per_process_memory_fraction(float(sys.argv[2]))
+kept = torch.empty(int(sys.argv[1]) << 20, dtype=torch.uint8, device="cuda")
+"""
+
+
+@pytest.mark.parametrize("allocator", ["cenote", "native"])
+def test_a_limit_that_the_program_sets(nursed_run, tmp_path, allocator):
+    """It is that limit that memory ran out of, not the card, nor what lies between blocks."""
+    (tmp_path / "train.py").write_text(OWN)
+
+    def dry(card, mib, fraction):
+        done = nursed_run("dry-run", "--gpu", card, "--allocator", allocator, "--json", "out.json", "train.py", mib, fraction)
+        return done, json.loads((tmp_path / "out.json").read_text())
+    done, found = dry("4GiB", 600, 0.25)
+    assert done.returncode == 0 and "lets PyTorch hold 1.00 GiB (set_per_process_memory_fraction): 424.0 MiB of that left" in done.stdout, done.stdout
+    done, _ = dry("4GiB", 1000, 0.25)
+    assert done.returncode == 0 and "that is tight" in done.stdout, done.stdout
+    done, found = dry("4GiB", 1500, 0.25)
+    assert done.returncode == 1 and found["missing"] == 476 << 20 and found["others"] == [], done.stdout
+    assert "1.46 GiB beside the context, and lets PyTorch hold 1.00 GiB" in done.stdout and "lost between blocks" not in done.stdout
+    done, found = dry("4GiB", 1500, 1 / 1024)  # on the largest card it would have no room, either
+    assert done.returncode == 1 and found["missing"] == 1496 << 20, done.stdout
+    done, found = dry("4GiB", 9000, 0.5)  # the card is in the way, too: what is missing from the limit is more
+    assert done.returncode == 1 and found["missing"] == 6952 << 20, done.stdout
+    done, _ = dry("4GiB,8GiB", 1500, 0.25)
+    assert "476.0 MiB missing of its own limit" in done.stdout and "564" not in done.stdout, done.stdout

@@ -194,3 +194,28 @@ def test_the_verdicts_in_the_documents(nursed_run, name, gpu, status):
     assert done.returncode == status and len(shown) > 4, done.stdout
     missing = [line for line in shown if line.strip() != "..." and "site-packages" not in line and line not in done.stdout.splitlines()]
     assert not missing, done.stdout
+
+
+def test_what_is_read_in_backward_has_the_line_of_its_forward(dry):  # noqa: F811
+    """Threads of autograd have no frames of Python's."""
+    code = """
+        import torch
+        x = torch.randn(4096, 512, device="cuda", requires_grad=True)
+        weight = torch.randn(4096, 4096, device="cuda")
+        mask = (weight @ weight)[0] > 0
+        y = torch.zeros(4096, 512, device="cuda")
+        y[mask] = x[mask] * 2       # both
+        hook = {}
+        exec(compile("def copy(gradient): gradient.sum().tolist()", "/lib/site-packages/library.py", "exec"), hook)
+        weight.requires_grad = True
+        y = y @ (weight[:512] @ weight)     # last
+        weight.register_hook(hook["copy"])
+        y.sum().backward()
+    """
+    done, found = dry(code, "--gpu", "2GiB")
+    assert done.returncode == 0, done.stdout
+    rows = found["unknown_reads"]
+    assert "other places" not in done.stdout and "library.py" not in done.stdout, done.stdout
+    counts = [row["times"] for row in rows if row["kind"] == "count" and row["line"] == line_of(code, "# both")]
+    assert sum(counts) == sum(row["times"] for row in rows if row["kind"] == "count") > 2, rows
+    assert {row["line"] for row in rows if row["kind"] != "count"} <= {line_of(code, "y.sum()"), line_of(code, "# last")} and len(rows) > 1, rows

@@ -290,8 +290,8 @@ def ask(stage: Stage, program: Sequence[str]) -> Answer:
     other = other_answer(stage, outcome, program)
     if outcome.failure is not None and outcome.verdict != "unknown" and options.sim < command_line.MOST_CAPACITY:
         say(f"memory ran out; again on {quantity.write_size(command_line.MOST_CAPACITY)}, to see what it needs")
-        largest = stage.play(command_line.MOST_CAPACITY, options.allocator, program, more)
-    is_hopeless = largest is not None and largest.fits and largest.least_needed() > options.sim
+        largest = stage.play(command_line.MOST_CAPACITY, options.allocator, program, {**(more or {}), environment.DRY_UNLIMITED: "on"})
+    is_hopeless = largest is not None and largest.fits and outcome.missing(largest)[0] > 0
     if options.allocators or (outcome.failure is not None and not is_hopeless):
         others = compare(stage, outcome, program) if outcome.verdict != "unknown" else []
     return Answer(outcome, largest, others, other)

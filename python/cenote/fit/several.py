@@ -17,7 +17,7 @@ from cenote.base.quantity import readable as size_text
 from cenote.fit import cards, verdict
 from cenote.fit.cards import Card
 from cenote.fit.verdict import Outcome
-from cenote.launch import command_line
+from cenote.launch import command_line, environment
 
 if TYPE_CHECKING:
     from cenote.fit.dry_run import Stage
@@ -67,7 +67,8 @@ def ask(stage: "Stage", wanted: list[Card], program: Sequence[str]) -> Answer:
         between(run, top, sizes[1:], basis)
     elif top.verdict == FITS_NOT:
         basis.update({size: ran_out(top) for size in sizes[1:]})
-        needed = stage.play(command_line.MOST_CAPACITY, allocator, program) if sizes[0] < command_line.MOST_CAPACITY else None
+        is_largest = sizes[0] >= command_line.MOST_CAPACITY
+        needed = None if is_largest else stage.play(command_line.MOST_CAPACITY, allocator, program, {environment.DRY_UNLIMITED: "on"})
     elif top.verdict == UNKNOWN:
         basis.update({size: (UNKNOWN, "the run on the largest card has no verdict") for size in sizes[1:]})
     else:  # what the program does depends on the card: it catches the error
@@ -110,8 +111,8 @@ def row_text(row: Row, answer: Answer) -> list[str]:
         if row.card.capacity - told.needed() < row.card.capacity // verdict.TIGHT:
             left += ", tight"
     elif row.verdict == FITS_NOT and answer.needed is not None:
-        missing = answer.needed.least_needed() - row.card.capacity
-        left = f"{size_text(missing)} missing" if missing > 0 else "lost between blocks"
+        missing, is_own = own.missing(answer.needed) if own is not None else (answer.needed.least_needed() - row.card.capacity, False)
+        left = f"{size_text(missing)} missing{' of its own limit' if is_own else ''}" if missing > 0 else "lost between blocks"
     return [row.card.title, size_text(row.card.capacity), verdict.WORDS[row.verdict], left, row.basis]
 
 

@@ -20,6 +20,7 @@ READS_MAX = 8  # places at which unknown values were read that are listed
 WORDS = {"fits": "fits", "grows": "fits for now", "caught": "fits after it caught an out of memory", "fits not": "does not fit",
          "unknown": "no verdict", "depends": "depends on values"}
 EVIDENCE = ("fits", "grows", "caught", "fits not")
+LIMITS = "set_per_process_memory_fraction"
 READ = {"number": "a number", "flag": "a flag", "copy": "a copy", "count": "a count", "loss": "a loss"}
 DECIDING = ("number", "copy", "count")  # may decide sizes
 
@@ -167,6 +168,18 @@ class Outcome(NamedTuple):
     def needed(self) -> int:
         worst = self.worst()
         return worst[1]["reserved_peak"] + worst[1]["others"] if worst else 0
+
+    @property
+    def limit(self) -> int:
+        """Bytes that the program lets its allocator hold on the device that ran out, or else on the one with most; 0: as many as there are."""
+        worst = self.worst()
+        return (self.failure or (worst[1] if worst else {})).get("limit", 0)
+
+    def missing(self, largest: "Outcome") -> tuple[int, bool]:
+        """Bytes by which a run without limits was larger, and whether it is the program's own limit that they are missing from."""
+        worst, on_card = largest.worst(), largest.least_needed() - self.capacity
+        own = worst[1]["live_peak"] - self.limit if worst and self.limit else 0
+        return (own, True) if own > max(on_card, 0) else (max(on_card, 0), False)
 
 
 class Answer(NamedTuple):
@@ -317,7 +330,10 @@ def fits_lines(outcome: Outcome) -> list[str]:
     needed = outcome.needed()
     first = f"{size(needed)} of {size(outcome.capacity)} at most, {size(outcome.capacity - needed)} left ({how_far(outcome)})"
     lines = [f"fits for now: {for_now.short(outcome.paces[0])}", f"  so far {first}"] if outcome.verdict == "grows" else [f"fits: {first}"]
-    if outcome.capacity - needed < outcome.capacity // TIGHT:
+    held = outcome.worst()[1]["reserved_peak"] if outcome.limit else 0  # type: ignore[index]
+    if outcome.limit:
+        lines.append(f"  the program lets PyTorch hold {size(outcome.limit)} ({LIMITS}): {size(max(outcome.limit - held, 0))} of that left")
+    if outcome.capacity - needed < outcome.capacity // TIGHT or outcome.limit - held < outcome.limit // TIGHT:
         lines.append("  that is tight: some programs needed 5 % more on a card than in a dry run (docs/accuracy.md)")
     return lines + growth_lines(outcome) + peak_lines(outcome) + device_lines(outcome)
 
@@ -372,10 +388,14 @@ def needs_lines(outcome: Outcome, largest: Optional[Outcome]) -> list[str]:
     if largest.verdict == "unknown":
         return [f"  what it needs is not known: on a GPU of {name} {why_unknown(largest)}"]
     least, capacity = largest.least_needed(), outcome.capacity
-    if outcome.was_caught:
-        first = f"  without that error it needs at least {size(least)}, {size(max(least - capacity, 0))} more than there is"
-    elif least > capacity:
-        first = f"  needs at least {size(least)}: {size(least - capacity)} missing"
+    missing, is_own = outcome.missing(largest)
+    if is_own:
+        first = (f"  needs at least {size(outcome.limit + missing)} beside the context, and lets PyTorch hold {size(outcome.limit)} "
+                 f"({LIMITS}): {size(missing)} missing")
+    elif outcome.was_caught:
+        first = f"  without that error it needs at least {size(least)}, {size(missing)} more than there is"
+    elif missing:
+        first = f"  needs at least {size(least)}: {size(missing)} missing"
     else:
         first = f"  needs at least {size(least)}, which is less than {size(capacity)}: what is missing is lost between blocks"
     lines = [f"{first} (on a GPU of {name}, {how_far(largest)})"]
@@ -460,6 +480,6 @@ def outcome_content(outcome: Outcome) -> dict[str, Any]:
 def content(program: Sequence[str], answer: Answer) -> dict[str, Any]:
     outcome, largest = answer.outcome, answer.largest
     return {"program": [os.fspath(part) for part in program], **outcome_content(outcome), "verdict": answer.verdict,
-            "missing": max(largest.least_needed() - outcome.capacity, 0) if largest is not None and largest.fits else None,
+            "missing": outcome.missing(largest)[0] if largest is not None and largest.fits else None,
             "largest": outcome_content(largest) if largest is not None else None, "others": [outcome_content(one) for one in answer.others],
             "other_values": outcome_content(answer.other) if answer.other is not None else None}

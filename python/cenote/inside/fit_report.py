@@ -105,6 +105,12 @@ class Watch:
             self.note()
             return reset(device)
         self.torch._C._cuda_resetPeakMemoryStats = note_and_reset
+        limit = self.torch._C._cuda_setMemoryFraction
+
+        def limit_unless_in_the_way(fraction: float, device: int) -> None:
+            if not os.environ.get(environment.DRY_UNLIMITED):
+                limit(fraction, device)
+        self.torch._C._cuda_setMemoryFraction = limit_unless_in_the_way
         values.around(self.torch.optim.Optimizer, "__init__", self.built, values.nothing)
         step_counter.watch(self.torch)
         step_counter.on_step(self.stepped)
@@ -169,8 +175,8 @@ class Watch:
             stack += stack_of(frames(self.caller_of_backward()))
         figures = self.figures(device)
         return {"device": device, "bytes": size, "step": self.steps + 1, "phase": holdings.phase_name(phase), "stack": shortened(stack),
-                "live": figures["live"], "reserved": figures["reserved"], **self.held(device, False), "place": holdings.here(self.names, size),
-                "advice": self.advice(device, size)}
+                "live": figures["live"], "reserved": figures["reserved"], "limit": self.limit(device),
+                **self.held(device, False), "place": holdings.here(self.names, size), "advice": self.advice(device, size)}
 
     def held(self, device: int, at_peak: bool) -> dict[str, Any]:
         """What holds the memory, now or at the peak: by kind, by phase and, if blocks have names, by name."""
@@ -188,6 +194,13 @@ class Watch:
                 return frame
         return None
 
+    def place_in_backward(self) -> tuple[str, int]:
+        """File and line of the operation of forward that this thread of autograd goes back through, or else of the call of backward."""
+        place = self.names.here(0) if self.names is not None else None
+        if place is not None and place.own[0]:
+            return place.own
+        return next(((file, line) for file, line, _ in frames(self.caller_of_backward()) if not source.is_library(file)), ("", 0))
+
     # --- figures
 
     def figures(self, device: int) -> dict[str, int]:
@@ -201,6 +214,14 @@ class Watch:
             live, reserved = found["allocated"], found["reserved"]
             return {"live": live.current, "reserved": reserved.current, "live_peak": live.peak, "reserved_peak": reserved.peak,
                     "requested_peak": live.peak}
+
+    def limit(self, device: int) -> int:
+        """The bytes that the program lets its allocator hold (set_per_process_memory_fraction, or an option of cenote's); 0: any."""
+        try:
+            fraction = self.torch._C._cuda_getMemoryFraction(device)
+        except RuntimeError:  # an allocator that has no limit
+            return 0
+        return int(fraction * self.torch.cuda.mem_get_info(device)[1]) if fraction < 1 else 0
 
     def division(self, by: str, device: int, which: str) -> dict[str, int]:
         if not bindings.is_torchs(self.torch):
@@ -225,13 +246,16 @@ class Watch:
             if not now["reserved_peak"]:
                 continue
             known = self.devices.setdefault(device, {"live_peak": 0, "reserved_peak": 0, "requested_peak": 0, "peak_step": 1})
-            if now["live_peak"] > known["live_peak"]:
-                known.update(live_peak=now["live_peak"], peak_step=max(self.steps, 1), **self.held(device, True))
+            is_higher = now["live_peak"] > known["live_peak"]
+            known["live_peak"] = max(known["live_peak"], now["live_peak"])
             known["reserved_peak"] = max(known["reserved_peak"], now["reserved_peak"])
             known["requested_peak"] = max(known["requested_peak"], now["requested_peak"])
             free, total = self.torch.cuda.mem_get_info(device)
             known["capacity"], known["others"] = total, max(total - free - now["reserved"], known.get("others", 0))
-            known["live"], known["reserved"] = now["live"], now["reserved"]
+            known["live"], known["reserved"], known["limit"] = now["live"], now["reserved"], self.limit(device)
+            if is_higher:
+                known["peak_step"] = max(self.steps, 1)
+                known.update(self.held(device, True))  # last: figures stand even where names cannot be made
 
     # --- the file
 
@@ -296,6 +320,8 @@ def begin(torch: ModuleType) -> None:
     watch.names = hooks.label_names(torch, say)
     watch.tell_stacks()  # also while a library is compiled
     watch.values = values.begin(torch, say)
+    if watch.values is not None:
+        watch.values.place_in_backward = watch.place_in_backward
     watch.start()
     if os.environ.get(environment.DRY_REMEDIES):
         watch.remedies = Remedies(torch)

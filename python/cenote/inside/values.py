@@ -46,14 +46,16 @@ class Values:
         self.reads: dict[Place, int] = {}
         self.places: dict[tuple[Any, int], tuple[str, int]] = {}  # of a frame's code and instruction: looked up once
         self.teller = self.told  # as long as the library may call it
+        self.place_in_backward: Callable[[], tuple[str, int]] = lambda: ("", 0)
 
     def told(self, kind: int) -> None:
         """The program has read an unknown value, in this thread. If a handler of a signal runs here and raises, the library passes that on to the
         program (rule V8)."""
         try:
-            file, line = self.place_of(sys._getframe(1))
+            caller: Optional[FrameType] = sys._getframe(1)
         except ValueError:  # a thread of autograd without a frame of Python's
-            file, line = "", 0
+            caller = None
+        file, line = self.place_of(caller)
         place = Place(file, line, KINDS[kind])
         if place not in self.reads and len(self.reads) >= PLACES_MAX:
             place = Place("", 0, KINDS[kind])
@@ -63,8 +65,10 @@ class Values:
         frame = innermost
         while frame is not None and source.is_library(frame.f_code.co_filename):
             frame = frame.f_back
-        frame = frame or innermost
-        return (frame.f_code.co_filename, frame.f_lineno or 0) if frame is not None else ("", 0)
+        if frame is not None:
+            return frame.f_code.co_filename, frame.f_lineno or 0
+        place = self.place_in_backward()  # a thread of autograd has frames of a library's hooks at most
+        return place if place[0] or innermost is None else (innermost.f_code.co_filename, innermost.f_lineno or 0)
 
     def report(self) -> dict[str, Any]:
         counts = Counts()

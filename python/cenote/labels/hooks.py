@@ -183,8 +183,10 @@ class Labels:
             return function(module, *args, **kwargs)
         self.phases.end_steps(0)
         is_training = getattr(module, "training", True) and self.torch.is_grad_enabled()
-        depth = self.enter(module, args, kwargs)
-        self.marker.first_call(module)
+        looks = not self.torch._C._get_tracing_state()  # a trace has in it what is asked of a tensor, and torch.jit.trace compares two of them
+        depth = self.enter(module, args, kwargs, looks)
+        if looks:
+            self.marker.first_call(module)
         doing = self.phases.begin(FORWARD if is_training else EVALUATION)
         _thread.is_inside, lasts = True, False
         try:
@@ -195,19 +197,23 @@ class Labels:
             self.phases.end(doing, lasts)
             if self.names is not None:
                 self.names.leave(depth)
-        self.marker.was_called(module)
+        if looks:
+            self.marker.was_called(module)
         return result
 
     def settle(self) -> None:
-        """Names what the optimizer that steps now has allocated: other hooks may look before ours runs."""
+        """Before a report: names what the optimizer that steps now has allocated (other hooks may look before ours runs), and what the program has
+        moved from one tensor to another."""
         optimizer = self.stepping() if self.stepping is not None else None
         if optimizer is not None:
             self.marker.optimizer(optimizer)
+        self.marker.look_again()
 
-    def enter(self, module: Any, args: Any, kwargs: Any) -> int:
+    def enter(self, module: Any, args: Any, kwargs: Any, looks: bool) -> int:
         if self.names is None:
             return 0
-        self.names.inputs((args, kwargs))
+        if looks:
+            self.names.inputs((args, kwargs))
         depth: int = self.names.enter(module)
         return depth
 

@@ -131,6 +131,16 @@ class Marker:
                     if parameter.requires_grad:
                         self.name_gradient(parameter, holder)
 
+    def look_again(self) -> None:
+        """All modules that were called: a block may have become another tensor's (`a.data, b.data = b.data, a.data`). After each call only a block
+        without a holder is looked for, which costs less."""
+        if self.names is None or self.torch._C._is_torch_function_mode_enabled():  # a mode of the program sees each attribute that is read
+            return
+        for reference in list(self.called.values()):
+            module = reference()
+            if module is not None:
+                self.module(module)
+
     def part(self, tensor: Any, kind: int, holder: int, flat: dict[int, list[str]]) -> None:
         """A tensor of a module. A block of several, as of LSTM or of a flat buffer, goes by what their names begin with. `flat`: that, by block."""
         self.tensor(tensor, kind, holder)

@@ -100,6 +100,25 @@ def test_a_tensor_that_is_replaced_is_found(labels):
         assert name_of(weight) == ("parameters", "layers.1.up.weight")
 
 
+@pytest.mark.parametrize("shape", [(256, 64), (64, 512)], ids=["alike", "other"])
+def test_tensors_that_exchange_their_memory(labels, shape):
+    """A report looks again: no block lacks a holder then, so calls of modules do not."""
+    from cenote.labels import hooks
+
+    net = Net().cuda()
+    net(batch())
+    one, other = net.layers[0].up.weight, net.layers[1].up.weight
+    other.data = torch.zeros(shape, device="cuda")
+    hooks.settle()
+    for _ in range(3):
+        one.data, other.data = other.data, one.data
+        hooks.settle()
+        for number, weight in enumerate((one, other)):
+            row = row_of(weight)
+            assert (row.kind, row.name) == ("parameters", f"layers.{number}.up.weight")
+            assert row.shape == f"{'x'.join(map(str, weight.shape))} float32"
+
+
 def test_the_library_line_and_the_programs_own(labels):
     net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU()).cuda()
     y = net(batch())
@@ -277,6 +296,7 @@ def test_scripts_and_traces(labels):
         y = made(x)
         assert row_of(y).kind == "activations"
         y.sum().backward()
+    torch.jit.trace(Net().cuda().eval(), x, check_trace=True)  # compares two traces: what a look asks of tensors must not be in the first one
 
 
 def test_a_mode_of_the_program_is_not_woken(labels):
