@@ -238,18 +238,19 @@ def test_what_was_seen(dry, allocator):  # noqa: F811
 
 @pytest.mark.torch
 @pytest.mark.simulation
-def test_an_epoch_ends_with_its_last_batch(dry):  # noqa: F811
+@pytest.mark.parametrize("workers", ["", ", num_workers=1, persistent_workers=True"], ids=["alone", "workers"])
+def test_an_epoch_ends_with_its_last_batch(dry, workers):  # noqa: F811
     """Lightning asks a DataLoader for as many batches as there are, and for none beyond. The last epoch ends with the program."""
     code = """
         import itertools, torch
         model = torch.nn.Linear(64, 64).cuda()
         optimizer = torch.optim.AdamW(model.parameters())
-        data = torch.utils.data.DataLoader(torch.empty(3, 64), batch_size=1)
+        data = torch.utils.data.DataLoader(torch.empty(3, 64), batch_size=1WORKERS)
         for epoch in range(2):
             for x in itertools.islice(data, len(data)):
                 model(x.cuda()).sum().backward()
                 optimizer.step()
-    """
+    """.replace("WORKERS", workers)
     done, found = dry(code, "--gpu", "2GiB", "--steps", "0")
     assert done.returncode == 0 and found["processes"][0]["seen"]["epochs"] == 2 and "the end of 2 epochs" in done.stdout, done.stdout
     done, found = dry(code, "--gpu", "2GiB", "--steps", "3")        # the last batch was given, and the program has not gone on

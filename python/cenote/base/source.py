@@ -19,6 +19,7 @@ OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 COMPILED = os.environ.get("TORCHINDUCTOR_CACHE_DIR", "")
 INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}", os.path.join(tempfile.gettempdir(), "torchinductor_"),
              *([os.path.join(os.path.abspath(COMPILED), "")] if COMPILED else []))
+GENERATED = ("<frozen", "<__array_function__", "<eval_with_key>")  # by Python, NumPy, torch.fx
 PYTHON = tuple({os.path.abspath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")})
 
 
@@ -66,7 +67,7 @@ def is_ours(file: str) -> bool:
 def is_library(file: str) -> bool:
     """Python itself, an installed package, what torch.compile has written, or cenote."""
     if file.startswith("<") and file.endswith(">") and file not in ("<stdin>", "<string>", "<console>") and not file.startswith("<ipython"):
-        return file.startswith(("<frozen", "<__array_function__"))
+        return file.startswith(GENERATED)
     path = os.path.abspath(file)
     return any(part in path for part in INSTALLED) or path.startswith(PYTHON) or is_ours(file)
 

@@ -183,7 +183,7 @@ class Watch:
         if self.names is None:
             which = "at_peak" if at_peak else "live"
             return {"kinds": self.division("kind", device, which), "phases": self.division("phase", device, which)}
-        hooks.settle()
+        hooks.settle(device)
         found = holdings.at_peak(self.names, device) if at_peak else holdings.now(self.names, device)
         return {"kinds": found["kinds"], "phases": found["phases"], "names": found}
 

@@ -232,6 +232,7 @@ class Seen:
             batches = inside_iter(loader)
             try:
                 owners[batches] = weakref.ref(loader)
+                self.given[batches] = 0  # workers that stay have one iterator for all epochs
             except TypeError:
                 pass
             return batches

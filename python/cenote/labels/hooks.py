@@ -201,13 +201,13 @@ class Labels:
             self.marker.was_called(module)
         return result
 
-    def settle(self) -> None:
+    def settle(self, device: int) -> None:
         """Before a report: names what the optimizer that steps now has allocated (other hooks may look before ours runs), and what the program has
         moved from one tensor to another."""
         optimizer = self.stepping() if self.stepping is not None else None
         if optimizer is not None:
             self.marker.optimizer(optimizer)
-        self.marker.look_again()
+        self.marker.look_again(device)
 
     def enter(self, module: Any, args: Any, kwargs: Any, looks: bool) -> int:
         if self.names is None:
@@ -284,9 +284,9 @@ def label_names(torch: ModuleType, say: Callable[[str], None]) -> Optional[Names
     return _labels.names
 
 
-def settle() -> None:
+def settle(device: int) -> None:
     if _labels is not None:
-        _labels.settle()
+        _labels.settle(device)
 
 
 def share_tags(torch: ModuleType) -> None:

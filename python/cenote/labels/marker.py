@@ -9,14 +9,17 @@ parameters whose memory was freed for a while. Workspaces of cuBLAS and cuDNN lo
 the phase.
 """
 import ctypes
+import gc
 import os
 import weakref
 from types import ModuleType
 from typing import Any, Callable, Optional
 
 from cenote.labels.names import UNNAMED, Holder, Names
-from cenote.labels.naming import inside, join
+from cenote.labels.naming import inside, join, own_modules
 from cenote.native import bindings
+
+MUCH = 32  # modules that were not called are looked for if a 32nd of the live bytes has no name, and a quarter more than last time. Chosen.
 
 Kind = Callable[[int, int], int]  # cenote_block_set_kind. It is fast for the start of a block, slow for other addresses
 
@@ -60,6 +63,7 @@ class Marker:
         self.hook = self.accumulated  # one object, so that watch_gradient recognises it
         self.handles: list[Any] = []  # of hooks on parameters; they keep no tensor alive
         self.handles_most = 1000
+        self.accepted: dict[int, int] = {}  # bytes of a device without a name, when all modules were looked for
         self.called: dict[int, "weakref.ref[Any]"] = {}  # outermost modules that were called, by id
 
     def tensor(self, tensor: Any, kind: int, holder: int = UNNAMED) -> None:
@@ -131,15 +135,39 @@ class Marker:
                     if parameter.requires_grad:
                         self.name_gradient(parameter, holder)
 
-    def look_again(self) -> None:
+    def look_again(self, device: int) -> None:
         """All modules that were called: a block may have become another tensor's (`a.data, b.data = b.data, a.data`). After each call only a block
-        without a holder is looked for, which costs less."""
+        without a holder is looked for, which costs less. If much memory has no name, also modules that were not called yet."""
         if self.names is None or self.torch._C._is_torch_function_mode_enabled():  # a mode of the program sees each attribute that is read
             return
         for reference in list(self.called.values()):
             module = reference()
             if module is not None:
                 self.module(module)
+        unnamed = self.unnamed(self.names, device)
+        if unnamed * MUCH <= self.names.levels(device).now or 4 * unnamed <= 5 * self.accepted.get(device, 0):
+            return
+        for module in self.outermost():
+            if self.names.lacks_module(module) and self.names.naming.give(module, 0):
+                self.module(module)
+        self.accepted[device] = self.unnamed(self.names, device)
+
+    def unnamed(self, names: Names, device: int) -> int:
+        """Bytes of live blocks that no module has allocated, and that have no holder."""
+        paths: dict[int, int] = {}
+        found = 0
+        for block in names.blocks(device, False):
+            if not block.holder:
+                if block.place not in paths:
+                    paths[block.place] = names.place(block.place).path
+                found += 0 if paths[block.place] else block.size
+        return found
+
+    def outermost(self) -> list[Any]:
+        """All modules that no module has. To find them looks at all objects of Python: a tenth of a second for a million."""
+        modules = [each for each in gc.get_objects() if issubclass(type(each), self.torch.nn.Module)]
+        parts = {id(part) for module in modules for part in own_modules(module).values()}
+        return [module for module in modules if id(module) not in parts]
 
     def part(self, tensor: Any, kind: int, holder: int, flat: dict[int, list[str]]) -> None:
         """A tensor of a module. A block of several, as of LSTM or of a flat buffer, goes by what their names begin with. `flat`: that, by block."""

@@ -95,7 +95,7 @@ class Names:
         self.numbers: dict[Holder, int] = {}
         set_kind: Any = bindings.function("cenote_block_set_kind") if bindings.is_torchs(self.torch) else None
         kind = ctypes.cast(set_kind, ctypes.c_void_p) if set_kind is not None else None
-        begins = (*source.PYTHON, "<frozen", "<__array_function__")
+        begins = (*source.PYTHON, *source.GENERATED)
         rules = RulesStruct(lines((source.OURS,)), lines(begins), lines(source.INSTALLED))
         tensor, parameter, give = map(ctypes.py_object, (*self.types, self.naming.give))
         return not self.library.cenote_names_begin(tensor, parameter, give, kind, ctypes.byref(rules))

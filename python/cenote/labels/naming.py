@@ -21,6 +21,7 @@ OTHERS_MAX = 63
 # Names of attributes under which wrappers have the module that they wrap, and the packages whose wrappers do so; "": any.
 WRAPPED = {"_orig_mod": ("",), "_fsdp_wrapped_module": ("",), "_checkpoint_wrapped_module": ("",),
            "module": ("torch.", "deepspeed.", "fairscale.", "apex.", "lightning", "pytorch_lightning.", "accelerate.")}
+LISTS = ("ModuleList", "ModuleDict")
 PLAIN_VARIABLES = ("self", "cls", "module", "mod", "fn", "func", "function", "m", "layer", "obj")  # that say nothing about what they lead to
 
 
@@ -250,18 +251,23 @@ def variable_of(module: Any, module_type: type) -> tuple[str, Any, str]:
     for some in (own, [frame for frame in frames if frame not in own]):
         for each in some:
             for names in (variables(each), each.f_globals if each in own else {}):
-                found = look(names, module, module_type)
+                found = look(names, module, module_type, some is own)
                 if found is not None:
                     return found
     return "", module, ""
 
 
-def look(names: dict[str, Any], module: Any, module_type: type) -> Optional[tuple[str, Any, str]]:
+def look(names: dict[str, Any], module: Any, module_type: type, is_own: bool) -> Optional[tuple[str, Any, str]]:
     values = [(name, value) for name, value in list(names.items()) if type(name) is str and not name.startswith("__")]
+    for name, value in values:
+        if issubclass(type(value), module_type) and type(value).__name__ in LISTS:  # its items are called by a loop
+            part_name = next((part for part, item in own_modules(value).items() if item is module), None)
+            if part_name is not None:
+                return name, value, part_name
     for name, value in values:
         if value is module and name not in PLAIN_VARIABLES:
             return name, module, ""
-        item = in_container(value, module)
+        item = in_container(value, module) if is_own else None  # of a library: a table of its own
         if item:
             return f"{name}{item}", module, ""
     for name, value in values:

@@ -109,14 +109,38 @@ def test_tensors_that_exchange_their_memory(labels, shape):
     net(batch())
     one, other = net.layers[0].up.weight, net.layers[1].up.weight
     other.data = torch.zeros(shape, device="cuda")
-    hooks.settle()
+    hooks.settle(0)
     for _ in range(3):
         one.data, other.data = other.data, one.data
-        hooks.settle()
+        hooks.settle(0)
         for number, weight in enumerate((one, other)):
             row = row_of(weight)
             assert (row.kind, row.name) == ("parameters", f"layers.{number}.up.weight")
             assert row.shape == f"{'x'.join(map(str, weight.shape))} float32"
+
+
+def test_modules_that_were_not_called(labels):
+    """A model that is too large as it is moved, weights that are averaged, a teacher before its first call."""
+    from cenote.labels import hooks
+
+    large = torch.nn.Sequential(torch.nn.Linear(1024, 1024), torch.nn.Linear(1024, 1024)).cuda()
+    teacher = {"one": torch.nn.Linear(2048, 2048).cuda()}
+    assert row_of(large[1].weight).kind == "outside of modules"
+    hooks.settle(0)
+    assert name_of(large[1].weight) == ("parameters", "large.1.weight")
+    assert name_of(teacher["one"].weight) == ("parameters", "teacher['one'].weight")
+    large(torch.empty(8, 1024, device="cuda")).sum().backward()
+    assert name_of(large[0].weight.grad) == ("gradients", "large.0.weight")
+
+
+def test_items_of_a_list_of_modules(labels):
+    """The variable of a loop says less than the list."""
+    blocks = torch.nn.ModuleList(Block() for _ in range(3)).cuda()
+    x = batch()
+    for block in blocks:
+        x = block(x)
+    assert [name_of(block.up.weight)[1] for block in blocks] == [f"blocks.{number}.up.weight" for number in range(3)]
+    assert row_of(blocks[1].act.kept).name == "blocks.1.act"
 
 
 def test_the_library_line_and_the_programs_own(labels):
@@ -124,6 +148,13 @@ def test_the_library_line_and_the_programs_own(labels):
     y = net(batch())
     row = row_of(y)
     assert row.name == "net.1" and "torch/nn/modules/activation.py" in row.library and "test_cenote_names.py" in row.line
+
+
+def test_lines_that_torch_has_written_are_not_the_programs(labels):
+    traced = torch.fx.symbolic_trace(torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU())).cuda()
+    y = traced(batch())
+    row = row_of(y)
+    assert "test_cenote_names.py" in row.line and "eval_with_key" not in row.line + row.library, row
 
 
 def test_no_module_at_all(labels):
