@@ -37,11 +37,6 @@ static const c10::DispatchKeySet unseen = c10::autograd_dispatch_keyset_with_ADI
 
 OnCpu::OnCpu() : keys_(c10::DispatchKeySet(c10::DispatchKey::BackendSelect), unseen), inference_(false) {}
 
-static at::Tensor view_of(const at::Tensor &bytes, const Operand &o)
-{
-    return at::empty({0}, at::TensorOptions().dtype(o.type)).set_(bytes.storage(), o.offset, o.sizes, o.strides);
-}
-
 static int64_t extent(const Operand &o)
 {
     int64_t last = 1;
@@ -51,6 +46,13 @@ static int64_t extent(const Operand &o)
         last += (o.sizes[d] - 1) * o.strides[d];
     }
     return last * static_cast<int64_t>(c10::elementSize(o.type));
+}
+
+static at::Tensor view_of(const at::Tensor &bytes, const Operand &o)
+{
+    int64_t size = extent(o), from = size ? o.offset * static_cast<int64_t>(c10::elementSize(o.type)) : 0;
+    TORCH_CHECK(from + size <= static_cast<int64_t>(bytes.storage().nbytes()), "a view beyond the bytes of its version");
+    return at::empty({0}, at::TensorOptions().dtype(o.type)).set_(bytes.storage(), o.offset, o.sizes, o.strides);
 }
 
 /* Part of a version that is too large to be computed as a whole. Known are zeros. */

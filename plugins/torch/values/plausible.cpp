@@ -94,12 +94,19 @@ static int64_t unit_of(int64_t row, const at::Tensor &result, const std::vector<
     return is_same && first ? unit_of_choices(row, first->unit) : row;
 }
 
+/* Sizes of batches, sequences and images do not count, so that batches of several lengths are of one loss. Those of features do: the last one of a
+ * matrix or of a batch of sequences, the channels of images. */
+static uint64_t features(const Shape &shape)
+{
+    size_t rank = shape.sizes.size();
+    return rank < 2 ? rank : rank + 8 * static_cast<uint64_t>(rank < 4 ? shape.sizes.back() : shape.sizes[1]);
+}
+
 static uint64_t lineage_of(const Operator &what, size_t place, const std::vector<Shape> &arguments, const Version *first)
 {
     uint64_t sum = std::hash<std::string>()(what.name) + place + (first ? first->lineage : 0);
     for (const Shape &shape : arguments)
-        for (int64_t size : shape.sizes)
-            sum = (sum ^ static_cast<uint64_t>(size)) * 0x100000001B3ull;
+        sum = (sum ^ features(shape)) * 0x100000001B3ull;
     return sum;
 }
 

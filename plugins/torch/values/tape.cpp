@@ -132,7 +132,10 @@ VersionP tape_look(const at::Tensor &t, int64_t &shift)
     if (v || static_cast<int64_t>(t.storage().nbytes()) > KNOWN_MOST)
         return v;
     v = holder(t.storage(), shift);
-    return v && shift % static_cast<int64_t>(t.element_size()) == 0 && has_all_of(*v, t, shift) ? v : nullptr;
+    if (v && shift % static_cast<int64_t>(t.element_size()) == 0 && has_all_of(*v, t, shift))
+        return v;
+    shift = 0; /* what the tensor reads begins where its own storage does */
+    return nullptr;
 }
 
 Operand operand_of(const at::Tensor &t, int argument, int element, bool is_written)

@@ -20,7 +20,8 @@ PATHS_MAX = 1 << 20
 OTHERS_MAX = 63
 # Names of attributes under which wrappers have the module that they wrap, and the packages whose wrappers do so; "": any.
 WRAPPED = {"_orig_mod": ("",), "_fsdp_wrapped_module": ("",), "_checkpoint_wrapped_module": ("",),
-           "module": ("torch.", "deepspeed.", "fairscale.", "apex.", "lightning", "pytorch_lightning.", "accelerate.")}
+           "module": ("torch.", "deepspeed.", "fairscale.", "apex.", "lightning", "pytorch_lightning.", "accelerate.",
+                      "megatron.")}
 LISTS = ("ModuleList", "ModuleDict")
 PLAIN_VARIABLES = ("self", "cls", "module", "mod", "fn", "func", "function", "m", "layer", "obj")  # that say nothing about what they lead to
 
