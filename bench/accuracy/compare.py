@@ -30,7 +30,7 @@ from typing import Any, Iterable, Optional
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 CONTEXT = 500 << 20  # of the simulated GPU: sim/machine, context_bytes
-PACKAGES = ("torch", "torchvision", "transformers", "peft")
+PACKAGES = ("torch", "torchvision", "transformers", "peft", "bitsandbytes")
 PAGE = ROOT / "docs" / "accuracy.md"
 BEGIN, END = "<!-- {}: bench/accuracy/compare.py --page -->", "<!-- {}: end -->"
 OURS = "cenote"

@@ -173,7 +173,7 @@ class Outcome(NamedTuple):
     def limit(self) -> int:
         """Bytes that the program lets its allocator hold on the device that ran out, or else on the one with most; 0: as many as there are."""
         worst = self.worst()
-        return (self.failure or (worst[1] if worst else {})).get("limit", 0)
+        return int((self.failure or (worst[1] if worst else {})).get("limit", 0))
 
     def missing(self, largest: "Outcome") -> tuple[int, bool]:
         """Bytes by which a run without limits was larger, and whether it is the program's own limit that they are missing from."""

@@ -1,19 +1,21 @@
-"""How much of a training step do labels cost?
+"""How much of a training step do labels cost, or what a dry run does so that values can be read back?
 
-    python bench/torch/label_steps.py [--json] [--rounds N]
+    python bench/torch/step_cost.py [--of labels|values] [--json] [--rounds N]
 
-Trains a GPT-2 of 124 million parameters (transformers, AdamW) on a simulated GPU, in one process: steps with labels off, steps with labels on, in
-turn. CPU time of all threads for each step; least and median. The simulated kernels take no time, so this is what PyTorch takes on the host, and what
-labels add to it; on a card a step takes far longer. The first steps after labels are switched on find all tensors, so they are not counted.
+Trains a GPT-2 of 124 million parameters (transformers, AdamW) on a simulated GPU, in one process: steps without and steps with it, in turn. The
+program reads its loss back in each step. CPU time of all threads for each step; least and median. The simulated kernels take no time, so this is
+what PyTorch takes on the host, and what is added to it; on a card a step takes far longer. The first steps after each switch find all tensors, so
+they are not counted.
 """
 import argparse
 import datetime
 import json
+import os
 import pathlib
 import statistics
 import sys
 import time
-from typing import Any
+from typing import Any, Callable
 
 import speed
 
@@ -30,24 +32,39 @@ def make_step() -> Any:
 
     def step() -> None:
         ids = torch.zeros(TOKENS, dtype=torch.long, device="cuda")
-        model(input_ids=ids, labels=ids).loss.backward()
+        loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        loss.item()
         optimizer.step()
         optimizer.zero_grad()
     return step
 
 
-def measure(rounds: int) -> tuple[list[float], list[float]]:
-    """Times of steps in ms, without and with labels."""
+def switch_of(what: str) -> Callable[[bool], Any]:
     import cenote
-    step = make_step()
+    if what == "labels":
+        return cenote.label
+    import torch
+    from cenote.inside import values
+    from cenote.launch import environment
+    os.environ[environment.DRY_UNKNOWN] = "typical"
+    begun = values.begin(torch, lambda text: print(text, file=sys.stderr))
+    if begun is None:
+        raise SystemExit("bench/torch: values are not kept")
+    return begun.library.cenote_values_see_thread  # type: ignore[no-any-return]
+
+
+def measure(what: str, rounds: int) -> tuple[list[float], list[float]]:
+    """Times of steps in ms, without and with it."""
+    step, switch = make_step(), switch_of(what)
     for on in (True, False):
-        cenote.label(on)
+        switch(on)
         step()
         step()
     found: tuple[list[float], list[float]] = ([], [])
     for _ in range(rounds):
         for on in (False, True):
-            cenote.label(on)
+            switch(on)
             for number in range(WARM + TIMED):
                 begin = time.process_time_ns()
                 step()
@@ -57,7 +74,8 @@ def measure(rounds: int) -> tuple[list[float], list[float]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="what labels cost in a training step")
+    parser = argparse.ArgumentParser(description="what labels, or values, cost in a training step")
+    parser.add_argument("--of", choices=("labels", "values"), default="labels")
     parser.add_argument("--json", action="store_true", help="a line of JSON instead of text")
     parser.add_argument("--rounds", metavar="N", type=int, default=ROUNDS)
     options = parser.parse_args()
@@ -67,16 +85,16 @@ def main() -> int:
     cenote.install()
     import torch
     torch.set_num_threads(1)
-    without, having = measure(options.rounds)
+    without, having = measure(options.of, options.rounds)
     least, median = (min(without), min(having)), (statistics.median(without), statistics.median(having))
     if options.json:
-        print(json.dumps({"bench": "torch/label_steps", "date": str(datetime.date.today()), "machine": speed.machine(),
+        print(json.dumps({"bench": "torch/step_cost", "of": options.of, "date": str(datetime.date.today()), "machine": speed.machine(),
                           "gpu": f"simulated, {speed.SIM}", "torch": torch.__version__, "rounds": options.rounds,
                           "least_ms": [round(one, 3) for one in least], "median_ms": [round(one, 3) for one in median]}))
         return 0
     print(f"torch {torch.__version__}, simulated GPU, {options.rounds} rounds: CPU time of a step of GPT-2, ms")
     for name, (off, on) in (("least", least), ("median", median)):
-        print(f"{name:<8} without labels {off:7.2f}   with labels {on:7.2f}   {100 * (on / off - 1):+.1f} %")
+        print(f"{name:<8} without {options.of} {off:7.2f}   with {options.of} {on:7.2f}   {100 * (on / off - 1):+.1f} %")
     return 0
 
 
