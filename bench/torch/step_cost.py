@@ -51,7 +51,7 @@ def switch_of(what: str) -> Callable[[bool], Any]:
     begun = values.begin(torch, lambda text: print(text, file=sys.stderr))
     if begun is None:
         raise SystemExit("bench/torch: values are not kept")
-    return begun.library.cenote_values_see_thread  # type: ignore[no-any-return]
+    return begun.library.cenote_values_see_thread
 
 
 def measure(what: str, rounds: int) -> tuple[list[float], list[float]]:
