@@ -161,8 +161,10 @@ def summary(rows: list[Row], first: Row) -> list[str]:
     within = sum(row["error"] is not None and abs(row["error"]) <= 0.05 for row in rows)
     text = (f"Of {found['rows']} measurements, the card ran out of memory in {found['rows'] - found['fitting']}. For the other {found['fitting']}, "
             f"the median error is {found['median']:.1%}, the mean {found['mean']:.1%}, the largest {found['most']:.1%}; {within} are within 5 %, and "
-            f"{found['below']} are below what the card used. {found['wrong']} verdicts are wrong. Simulated GPU of {first['date']}, "
-            + "".join(f"{count} rows of {day}, " for day, count in first.get("added", {}).items()) + ", ".join(f"{name} {first[name]}" for name in PACKAGES) + ".")
+            f"{found['below']} are below what the card used. {found['wrong']} verdicts are wrong. Simulated GPU of "
+            f"{first['date']}, ")
+    text += "".join(f"{count} rows of {day}, " for day, count in first.get("added", {}).items())
+    text += ", ".join(f"{name} {first[name]}" for name in PACKAGES) + "."
     return wrap(text)
 
 

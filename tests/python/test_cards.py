@@ -52,7 +52,7 @@ class Stage:
     def __init__(self, live, held=lambda live, capacity: live, catches=False):
         self.live, self.held, self.catches, self.runs = live, held, catches, []
 
-    def play(self, capacity, allocator, program):
+    def play(self, capacity, allocator, program, more=None):
         self.runs.append(capacity // GIB)
         live = self.live(capacity) if callable(self.live) else self.live
         is_short = live > capacity
