@@ -48,7 +48,7 @@ constexpr unsigned WORTH_SHIFT_STEP = 6; /* in an optimizer's step a 64th */
 constexpr uint32_t IN_STEP = 3;          /* of phases.def */
 constexpr size_t PAST_MAX = 1 << 16;     /* notes of one thread; older operations are not known */
 constexpr size_t PASTS_MAX = 256;        /* threads; if there are more, those that have ended go */
-constexpr unsigned WORKSPACE_TRIES = 1 << 14; /* our choice: see is_workspace */
+constexpr unsigned LOOKS_ALIKE = 16, LOOKS_MAX = 1 << 14; /* our choice: see is_workspace */
 constexpr size_t KNOWN_MAX = 1 << 16;
 
 static std::atomic<uint32_t> phase_now{0};
@@ -272,8 +272,9 @@ static Operation operation_of(const torch::autograd::Node &node)
     return known[type] = {name, strstr(name, "PyNode") || strstr(name, "CppNode") || strstr(name, "PyFunction")};
 }
 
-/* --- workspaces. PyTorch allocates those of cuBLAS like any tensor, once for each stream and handle, and of two sizes. If a block has such a size,
- * the native stack says whether it is one; the first blocks are looked at, because a look takes time. Parameters may have that size, too. */
+/* --- workspaces. PyTorch allocates those of cuBLAS like any tensor, once for each stream and handle or for each call, and of two sizes. If a block has
+ * such a size, the native stack says whether it is one. A look takes time: if all of the first blocks in a module, or in an operation of backward,
+ * were workspaces, or none was, the thread takes the later ones there for the same. */
 
 struct Workspaces {
     size_t sizes[2] = {0, 0};
@@ -309,18 +310,40 @@ static bool is_of_blas(void *address)
     return known[address] = is;
 }
 
-static bool is_workspace(size_t bytes)
+/* Does the native stack lead through PyTorch's functions for cuBLAS? */
+static bool is_called_by_blas()
 {
-    static std::atomic<unsigned> tries{0};
-    const size_t *sizes = workspaces().sizes;
-    if ((bytes != sizes[0] && bytes != sizes[1]) || tries.fetch_add(1, std::memory_order_relaxed) >= WORKSPACE_TRIES)
-        return false;
     void *stack[24];
     int depth = backtrace(stack, 24);
     for (int i = 0; i < depth; i++)
         if (is_of_blas(stack[i]))
             return true;
     return false;
+}
+
+/* `place`: without lines. */
+static bool is_workspace(size_t bytes, const Place &place)
+{
+    struct Seen {
+        unsigned looks = 0, found = 0;
+    };
+    thread_local ska::flat_hash_map<uint64_t, Seen> all_seen; /* by module and operation */
+    const size_t *sizes = workspaces().sizes;
+    if (bytes != sizes[0] && bytes != sizes[1])
+        return false;
+    if (all_seen.size() > KNOWN_MAX)
+        all_seen.clear();
+    Place where;
+    where.path = place.path;
+    where.node = place.node;
+    Seen &seen = all_seen[Mix()(where)];
+    bool is_settled = (place.path || place.node) && seen.looks >= LOOKS_ALIKE && (!seen.found || seen.found == seen.looks);
+    if (is_settled || seen.looks >= LOOKS_MAX)
+        return is_settled && seen.found;
+    bool is = is_called_by_blas();
+    seen.looks++;
+    seen.found += is;
+    return is;
 }
 
 /* --- an allocation */
@@ -357,10 +380,11 @@ static Spots lines_of(Thread &here)
     return spots;
 }
 
-static Place backward_place(Thread &here, const torch::autograd::Node &node, Place place, bool may_ask)
+static Place backward_place(Thread &here, const torch::autograd::Node &node, size_t bytes, Place place, bool may_ask)
 {
     Operation operation = operation_of(node);
     place.node = operation.name;
+    place.is_workspace = is_workspace(bytes, place);
     place.adds_up = node.sequence_nr() == UINT64_MAX;
     if (!here.read || here.read->thread != node.thread_id())
         here.read = past_of(node.thread_id(), false);
@@ -382,13 +406,13 @@ static Place place_now(Thread &here, size_t bytes, bool may_ask)
     Place place;
     place.phase = phase_now.load(std::memory_order_relaxed);
     place.path = places_path();
-    place.is_workspace = is_workspace(bytes);
     bool asks = may_ask && is_worth_lines(bytes, place);
     if (!place.path) {
         auto node = torch::autograd::get_current_node();
         if (node)
-            return backward_place(here, *node, place, asks);
+            return backward_place(here, *node, bytes, place, asks);
     }
+    place.is_workspace = is_workspace(bytes, place);
     if (!asks)
         return place;
     place.spots = lines_of(here);
@@ -427,7 +451,7 @@ uint32_t places_taken(size_t bytes, bool *adds_up)
     here->pending.is_set = false;
     *adds_up = here->pending.adds_up;
     Place place;
-    if (here->pending.bytes != SIZE_MAX || !is_workspace(bytes) || !places_at(here->pending.place, &place))
+    if (here->pending.bytes != SIZE_MAX || !places_at(here->pending.place, &place) || !is_workspace(bytes, place))
         return here->pending.place;
     place.is_workspace = true;
     return number_of(place);
