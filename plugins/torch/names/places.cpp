@@ -272,9 +272,9 @@ static Operation operation_of(const torch::autograd::Node &node)
     return known[type] = {name, strstr(name, "PyNode") || strstr(name, "CppNode") || strstr(name, "PyFunction")};
 }
 
-/* --- workspaces. PyTorch allocates those of cuBLAS like any tensor, once for each stream and handle or for each call, and of two sizes. If a block has
- * such a size, the native stack says whether it is one. A look takes time: if all of the first blocks in a module, or in an operation of backward,
- * were workspaces, or none was, the thread takes the later ones there for the same. */
+/* --- workspaces. PyTorch allocates those of cuBLAS like any tensor, once for each stream and handle or for each call, and of two sizes. If a block
+ * has such a size, the native stack says whether it is one. A look takes time: if all of the first blocks in a module, or in an operation of
+ * backward, were workspaces, or none was, the thread takes the later ones there for the same. */
 
 struct Workspaces {
     size_t sizes[2] = {0, 0};
