@@ -419,7 +419,7 @@ static uint32_t find_import(uint64_t at)
 int cenote_import_range(const void *address, void **start, size_t *size)
 {
     if (!start || !size)
-        return error_set(CENOTE_INVALID | ERROR_ANSWER, 0, "cenote_import_range needs places for the answers");
+        return error_set(CENOTE_INVALID, 0, "cenote_import_range needs places for the answers");
     lock_take(&lock);
     uint32_t number = find_import((uint64_t)(uintptr_t)address);
     if (number) {

@@ -32,6 +32,7 @@ QUIRKS = {
     "mapping-ceiling": ("fit", []),
     "handle-ceiling": ("fit", []),
     "stale-aliases": ("fit without", [ALIASES]),
+    "local-memory": ("fit", []),
 }
 MACHINES = {
     "capacity:8GiB": ("fit", []),
