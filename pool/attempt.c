@@ -231,8 +231,8 @@ static enum plan plan(struct climb *c, struct requester *who, struct place *plac
         enum fit fit = pool_try(pool, c->arena, who, c->request, true, &other, &c->at);
         if (fit == FIT_NOW)
             return PLAN_NEEDLESS; /* beyond the line: what lay below it now begins at pages that stay, and lacks more of the others */
-        CHECK(fit == FIT_WITH_PAGES); /* the place that was found without such pages is one still */
-        *place = other;
+        if (fit == FIT_WITH_PAGES)
+            *place = other; /* else it began at pages that stay, of which another slot is in flight: the place without them is one still */
         news = before;
     } else if (!is_early) {
         return plan;

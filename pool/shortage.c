@@ -37,6 +37,7 @@ static bool borrow(struct climb *c)
                             .mark = c->request->mark | MARK_LENT,
                             .alignment = c->request->class == CLASS_NONE ? c->request->alignment : BLOCK_BYTES};
         struct requester who = pool_requester(pool, a);
+        who.anywhere = true;
         pool_shape(pool, a, &q);
         pool_try_heaps(pool, a, &who, &q, &c->at);
     }

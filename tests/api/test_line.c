@@ -92,4 +92,45 @@ CASE(if_no_page_can_be_had_a_complete_place_serves_wherever_it_is)
     close_holes(&scene, &holes);
 }
 
+static struct held group_take(struct scene *scene, cenote_group *group, uint64_t bytes)
+{
+    void *block = NULL;
+    DONE(cenote_group_alloc(group, bytes, 512, (cenote_stream)scene->stream[A], &block));
+    return held_of(block, bytes, scene->stream[A]);
+}
+
+/* As the last, but the holes are those of a group that lends, and a block of no group asks for memory. */
+CASE(a_group_lends_a_complete_place_wherever_it_is)
+{
+    struct scene scene;
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = scene_options();
+    cenote_group *group;
+    struct held block[2], wall[2], far, ten;
+    options.limit = 2 * (TEN + 2 * MIB);
+    options.aliases = CENOTE_ALIASES_OFF;
+    scene_open_with(&scene, &shape, &options);
+    DONE(cenote_group_create(scene.pool, "lender", CENOTE_GROUP_LEND, NULL, &group));
+    for (int i = 0; i < 2; i++) {
+        block[i] = group_take(&scene, group, TEN);
+        wall[i] = group_take(&scene, group, 2 * MIB);
+    }
+    held_give(&block[0]);
+    held_give(&block[1]);
+    DONE(cuCtxSynchronize());
+    far = group_take(&scene, group, TEN + 2 * MIB);
+    char *at = far.at;
+    DONE(cenote_pin(at, far.bytes));
+    held_give(&far);
+    DONE(cuCtxSynchronize());
+    REQUIRE(held_take(&ten, scene.pool, TEN, scene.stream[A]));
+    EXPECT(ten.at == at);
+    DONE(cenote_unpin(at, TEN + 2 * MIB));
+    held_give(&ten);
+    held_give(&wall[0]);
+    held_give(&wall[1]);
+    DONE(cenote_group_destroy(group));
+    scene_close(&scene);
+}
+
 SCENES_MAIN("api: line")

@@ -217,6 +217,27 @@ CASE(a_page_that_stays_can_make_a_place_beyond_the_line_the_best)
     EXPECT_EQ(place.beyond, 1);
 }
 
+/* Slots 0 and 2 map one page. If the stream can wait for the page at slot 1, the look begins at slot 0, and slot 2, in flight, can hold no other. */
+CASE(a_page_that_stays_can_hide_a_place_behind_it)
+{
+    struct region *r = add_region(6);
+    uint32_t hole = take(5 * STORE_PAGE);
+    take(STORE_PAGE);
+    give(hole);
+    unmap(r, 2);
+    store_map(r->page[0], r, 2);
+    unmap(r, 4);
+    bit_clear(r->sole, 1);
+    struct page *p = page_of(&store, r->page[1]);
+    p->arena = 2;
+    p->freed = r->freed[1] = fences_stamp(&store.fences);
+    struct place place;
+    EXPECT_EQ(heap_find(&heap, &who, 3 * STORE_PAGE, BLOCK_BYTES, &place), FIT_WITH_PAGES);
+    EXPECT_EQ(place.at, region_slot_at(r, 2));
+    who.orderable = p->freed;
+    EXPECT_EQ(heap_find(&heap, &who, 3 * STORE_PAGE, BLOCK_BYTES, &place), FIT_IN_FLIGHT);
+}
+
 /* A free range at the top is the beginning of the place that grows. */
 CASE(growing_uses_the_free_range_below_the_top)
 {
