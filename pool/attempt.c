@@ -230,7 +230,7 @@ static enum plan plan(struct climb *c, struct requester *who, struct place *plac
         struct place other = {0};
         enum fit fit = pool_try(pool, c->arena, who, c->request, true, &other, &c->at);
         if (fit == FIT_NOW)
-            return PLAN_NEEDLESS; /* beyond the line: what lay below it now begins at pages that stay, and lacks more of the others */
+            return PLAN_NEEDLESS; /* a complete place beyond the line: if pages may stay, the one below it begins elsewhere and lacks more */
         if (fit == FIT_WITH_PAGES)
             *place = other; /* else it began at pages that stay, of which another slot is in flight: the place without them is one still */
         news = before;

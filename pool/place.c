@@ -6,7 +6,7 @@
 #include "stats/account/count.h"
 #include "stats/account/record.h"
 
-/* While a capture is open no place is left for a better one: that would take driver calls. */
+/* While a capture is open a complete place is taken wherever it lies: a better one would take driver calls. */
 struct requester pool_requester(const cenote_pool *pool, const struct arena *a)
 {
     bool may_unmap = atomic_load_explicit(&pool->config.device->captures, memory_order_relaxed) == 0;
