@@ -504,8 +504,8 @@ static uint64_t driver_calls(void)
 }
 
 /*
- * Runs after the library has been told that the process exits, because it was there before. The thread may be about to begin a call of the driver then;
- * after that it begins none.
+ * Runs after the library has been told that the process exits, because it was there before. The thread may be about to begin a call of the driver
+ * then; after that it begins none.
  */
 static void after_us(void)
 {
