@@ -21,7 +21,9 @@
 static void reset_order(void)
 {
     clock_reset();
+    moments_reset();
     queue_reset();
+    work_reset();
     calls_reset();
 }
 

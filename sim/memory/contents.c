@@ -113,6 +113,12 @@ void contents_drop(void)
     contents.dropped = true;
 }
 
+/* False: something else may have been written there, which was dropped. */
+bool contents_are_kept(uint64_t offset)
+{
+    return !contents.dropped || bytes_at(offset);
+}
+
 static void tell_unknown(void)
 {
     if (!contents.told && !model.quiet)

@@ -25,6 +25,7 @@ bool     contents_are_shared(uint64_t offset);
 uint64_t contents_export(uint64_t offset, uint64_t bytes, void *at);    /* moves them into a file mapped there; their new offset */
 uint64_t contents_import(void *at);                                     /* the offset of what is mapped there; NULL: of what is not kept */
 void     contents_detach(uint64_t offset, uint64_t bytes, bool exported);
+bool     contents_are_kept(uint64_t offset);
 void     contents_drop(void);                                           /* something was written that is not kept */
 
 /* --- physical.c: handles of cuMemCreate, and the same for the model's own use */
@@ -177,6 +178,7 @@ void     plain_leave(uint32_t number);
 /* --- transfers.c: what work does to memory */
 extern const struct work_kind work_touch;
 extern const struct work_kind work_fill;
+extern const struct work_kind work_write_word, work_wait_word;     /* of 4 or 8 bytes */
 extern const struct work_kind work_expect;
 extern const struct work_kind work_count;               /* adds to the word at `from` how many words at `to` differ */
 extern const struct work_kind work_copy;
@@ -254,6 +256,9 @@ CUresult fill_32(CUdeviceptr at, unsigned int value, size_t count, CUstream stre
 /* --- values.c */
 CUresult value_write_32(CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned flags);
 CUresult value_write_64(CUstream stream, CUdeviceptr at, cuuint64_t value, unsigned flags);
+CUresult value_wait_32(CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned flags);
+CUresult value_wait_64(CUstream stream, CUdeviceptr at, cuuint64_t value, unsigned flags);
+CUresult value_batch(CUstream stream, unsigned count, const CUstreamBatchMemOpParams *parts, unsigned flags);
 CUresult not_there(void);                           /* and says so */
 
 /* --- pointers.c */

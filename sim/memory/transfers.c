@@ -214,6 +214,34 @@ static void touch(const struct work *w)
     run_over_rows(w, touch_row);
 }
 
+/* Has the word come that the stream waits for? A word that is not kept may be any: it has. */
+static bool word_passes(const struct work *w)
+{
+    uint64_t word = 0;
+    struct operand o;
+    const char *trouble = find_operand(w, w->to, w->bytes, false, &o);
+    if (trouble)
+        return illegal(w, w->to, trouble);
+    if (o.on_host)
+        memcpy(&word, (const void *)o.at, w->width);
+    else if (!contents_are_kept(o.offset))
+        return true;
+    else
+        contents_read(o.offset, &word, w->width);
+    int64_t ahead = w->width == 4 ? (int32_t)(uint32_t)(word - w->pattern) : (int64_t)(word - w->pattern);
+    uint64_t all = w->width == 4 ? UINT32_MAX : UINT64_MAX;
+    switch (w->number) {
+    case CU_STREAM_WAIT_VALUE_GEQ:
+        return ahead >= 0;
+    case CU_STREAM_WAIT_VALUE_EQ:
+        return word == w->pattern;
+    case CU_STREAM_WAIT_VALUE_AND:
+        return word & w->pattern;
+    default: /* CU_STREAM_WAIT_VALUE_NOR */
+        return ~(word | w->pattern) & all;
+    }
+}
+
 /* From its first byte to its last, with gaps. */
 static uint64_t extent_of(const struct work *w, uint64_t pitch, uint64_t layer)
 {
@@ -227,7 +255,7 @@ static void mark(uint64_t at, uint64_t bytes, uint64_t done)
         return;
     struct mapping *m;
     for (uint64_t end = at + bytes; at < end && (m = virtual_mapping(at)); at = m->at + m->size)
-        if (m->busy < done)
+        if (moment_by_now(m->busy) < done)
             m->busy = done;
 }
 
@@ -237,6 +265,12 @@ static void mark_target(const struct work *w, uint64_t done)
         unexplained_range(w->to, w->to + extent_of(w, w->to_pitch, w->to_layer));
     if (w->bytes && done > clock_seen())
         mark(w->to, extent_of(w, w->to_pitch, w->to_layer), done);
+}
+
+static void mark_read(const struct work *w, uint64_t done)
+{
+    if (done > clock_seen())
+        mark(w->to, w->bytes, done);
 }
 
 static void mark_both(const struct work *w, uint64_t done)
@@ -257,4 +291,6 @@ const struct work_kind work_touch = {.node = CU_GRAPH_NODE_TYPE_KERNEL, .placed 
 const struct work_kind work_fill = {.node = CU_GRAPH_NODE_TYPE_MEMSET, .placed = mark_target, .run = fill_all};
 const struct work_kind work_expect = {.node = CU_GRAPH_NODE_TYPE_KERNEL, .placed = mark_target, .run = expect};
 const struct work_kind work_count = {.node = CU_GRAPH_NODE_TYPE_KERNEL, .placed = mark_count, .run = count};
+const struct work_kind work_write_word = {.node = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, .placed = mark_target, .run = fill_all};
+const struct work_kind work_wait_word = {.node = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, .placed = mark_read, .passes = word_passes};
 const struct work_kind work_copy = {.node = CU_GRAPH_NODE_TYPE_MEMCPY, .placed = mark_both, .run = copy};

@@ -207,7 +207,7 @@ static uint64_t tiled_by(uint64_t at, uint64_t size)
 
 static void unmap_one(struct mapping *m)
 {
-    if (m->busy > clock_seen() && m->busy > clock_look())
+    if (m->busy > clock_seen() && moment_by_now(m->busy) > clock_look())
         model_violation("cuMemUnmap: slot at 0x%llx is used by work that is not done", (unsigned long long)m->at);
     ranges_holding(&space.reservations, m->at)->value--;
     model.books.mappings--;

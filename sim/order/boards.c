@@ -183,7 +183,7 @@ static void publish(uint64_t now)
 {
     for (struct shared_event **at = &boards.due; *at;) {
         struct shared_event *s = *at;
-        if (s->done > now) {
+        if (moment_by_now(s->done) > now) {
             at = &s->next;
             continue;
         }
@@ -200,8 +200,8 @@ static uint64_t next_due(void)
 {
     uint64_t first = 0;
     for (const struct shared_event *s = boards.due; s; s = s->next)
-        if (!first || s->done < first)
-            first = s->done;
+        if (!first || moment_by_now(s->done) < first)
+            first = moment_by_now(s->done);
     return first;
 }
 
@@ -216,7 +216,7 @@ static void *tick(void *epoch)
             boards.ticking = false;
         if (!next)
             break;
-        model_nap(next < now + WAIT_LEAST ? WAIT_LEAST : next - now);
+        model_nap(next < now + WAIT_LEAST || !moment_is_known(next) ? WAIT_LEAST : next - now);
     }
     model_unlock();
     return NULL;

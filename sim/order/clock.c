@@ -11,6 +11,7 @@
 
 #include "sim/order/work.h"
 
+#define WORD_NAP 50000u /* ns between two looks at words that streams wait for, while a thread waits for such a stream */
 #define POLLS_MAX 16   /* chosen: no test asks so often without putting work on a stream between */
 
 static struct {
@@ -74,7 +75,7 @@ static uint64_t read_clock(void)
 uint64_t clock_look(void)
 {
     uint64_t time = read_clock();
-    if (time > now.seen && !now.held) {
+    if ((time > now.seen || queue_is_watching()) && !now.held) {
         now.seen = time;
         now.seen = queue_run_until(time, &now.held);
         if (now.passed)
@@ -88,15 +89,28 @@ void clock_run_due(uint64_t until)
     queue_run_until(until, &now.held);
 }
 
+static bool has_come(uint64_t when)
+{
+    return moment_by_now(when) <= now.seen;
+}
+
+/* Where the clock jumps for a thread that waits. If the moment is not known: to the next work, which may make it known. 0: nowhere. */
+static uint64_t jump(uint64_t when)
+{
+    when = moment_by_now(when);
+    return moment_is_known(when) ? when : queue_next();
+}
+
 bool clock_try(uint64_t when)
 {
-    if (when <= now.seen || when <= clock_look())
+    if (has_come(when))
         return true;
-    if (!now.held) {
-        now.base += when - now.seen;
+    clock_look();
+    for (uint64_t to; !has_come(when) && !now.held && (to = jump(when));) {
+        now.base += to > now.seen ? to - now.seen : 0;
         clock_look();
     }
-    return when <= now.seen;
+    return has_come(when);
 }
 
 bool clock_finish(uint64_t when)
@@ -109,15 +123,13 @@ bool clock_finish(uint64_t when)
 
 bool clock_go_to(uint64_t when)
 {
-    if (when <= now.seen)
-        return true;
-    return (model.waited && model.waited <= now.seen) || clock_finish(when);
+    return has_come(when) || (model.waited && has_come(model.waited)) || clock_finish(when);
 }
 
 bool clock_polled(uint64_t when)
 {
     struct thread *t = model_thread();
-    if (t->polls && t->polled_for <= now.seen)
+    if (t->polls && has_come(t->polled_for))
         t->polls = 0;
     if (!t->polls++ || when < t->polled_for)
         t->polled_for = when;
@@ -125,7 +137,7 @@ bool clock_polled(uint64_t when)
         return false;
     t->polls = 0;
     clock_try(t->polled_for);
-    return when <= now.seen;
+    return has_come(when);
 }
 
 void clock_submitted(void)
@@ -137,7 +149,7 @@ void clock_wait(uint64_t when)
 {
     uint32_t epoch = atomic_load(&model.epoch);
     while (atomic_load(&model.epoch) == epoch && !clock_try(when))
-        model_wait(&released, 0);
+        model_wait(&released, moment_is_known(moment_by_now(when)) ? 0 : WORD_NAP);
 }
 
 void clock_advance(uint64_t ns)

@@ -184,7 +184,7 @@ CUresult event_record_all(uint32_t number, CUevent event, const char *call)
     if (model.shape.lag || !(e->flags & CU_EVENT_DISABLE_TIMING))
         clock_look();
     uint64_t now = clock_seen() + model.shape.lag;
-    mark_recorded(e, c->all_done > now ? c->all_done : now);
+    mark_recorded(e, moment_later(c->all_done, now));
     return CUDA_SUCCESS;
 }
 
@@ -210,9 +210,17 @@ CUresult event_await_all(uint32_t number, CUevent event, const char *call)
     if (event_is_elsewhere(e))
         return shared_event_is_done(e->shared) ? CUDA_SUCCESS : MODEL_AGAIN;
     struct context *c = context_at(number);
-    if (e->state == EVENT_RECORDED && c->not_before < e->done)
-        c->not_before = e->done;
+    if (e->state == EVENT_RECORDED)
+        c->not_before = moment_later(c->not_before, e->done);
     return CUDA_SUCCESS;
+}
+
+/* Is the last record of it, by this process, done? */
+static bool is_done(const struct event *e)
+{
+    if (moment_by_now(e->done) > clock_seen())
+        clock_look();
+    return moment_by_now(e->done) <= clock_seen();
 }
 
 /* A captured event marks no moment: asking for it is an error and ends its capture badly. */
@@ -237,7 +245,7 @@ CUresult event_query(CUevent event)
         return shared_event_is_done(e->shared) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
     if (result || e->state == EVENT_NEW)
         return result;
-    if (e->done > clock_seen() && e->done > clock_look() && !clock_polled(e->done))
+    if (!is_done(e) && !clock_polled(e->done))
         return CUDA_ERROR_NOT_READY;
     return context_at(e->context)->lost;
 }
@@ -270,10 +278,9 @@ CUresult event_elapsed(float *ms, CUevent start, CUevent end)
         return CUDA_ERROR_INVALID_HANDLE;
     if (context_at(from->context)->device != context_at(to->context)->device)
         return model_refuse(CUDA_ERROR_INVALID_HANDLE, "cuEventElapsedTime: the events are of two devices");
-    uint64_t now = clock_look();
-    if (from->done > now || to->done > now)
+    if (!is_done(from) || !is_done(to))
         return CUDA_ERROR_NOT_READY;
-    *ms = (float)((double)(int64_t)(to->done - from->done) / 1e6);
+    *ms = (float)((double)(int64_t)(moment_by_now(to->done) - moment_by_now(from->done)) / 1e6);
     return CUDA_SUCCESS;
 }
 

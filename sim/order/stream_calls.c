@@ -87,8 +87,7 @@ CUresult stream_query(CUstream handle)
         result = refuse_while_capturing(s, "cuStreamQuery");
     if (result)
         return result;
-    uint64_t done = stream_start(s);
-    if (done > clock_seen() && done > clock_look())
+    if (stream_start(s) > clock_seen() && (clock_look(), stream_start(s) > clock_seen()))
         return CUDA_ERROR_NOT_READY;
     return context_at(s->context)->lost;
 }
@@ -119,8 +118,7 @@ static CUresult wait_recorded(struct stream *s, const struct event *e, CUevent h
         return result;
     if (event_is_elsewhere(e))
         return shared_event_is_done(e->shared) ? CUDA_SUCCESS : MODEL_AGAIN;
-    uint64_t start = stream_start(s);
-    stream_extend(s, start > e->done ? start : e->done);
+    stream_extend(s, moment_later(stream_start(s), e->done));
     return CUDA_SUCCESS;
 }
 

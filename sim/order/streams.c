@@ -153,24 +153,23 @@ CUresult stream_find(CUstream handle, struct stream **stream)
 uint64_t stream_start(const struct stream *s)
 {
     const struct context *c = context_at(stream_part(s));
-    uint64_t other = 0, start = s->done > c->not_before ? s->done : c->not_before;
+    uint64_t other = 0, start = moment_later(s->done, c->not_before);
     if (s->kind == STREAM_LEGACY)
         other = c->blocking_done;
     else if (stream_is_blocking(s))
         other = stream_at(c->legacy)->done;
-    return start > other ? start : other;
+    return moment_later(start, other);
 }
 
 void stream_extend(struct stream *s, uint64_t done)
 {
     struct context *c = context_at(stream_part(s)), *whole = context_at(s->context);
     s->done = done;
-    if (c->all_done < done)
-        c->all_done = done;
-    if (whole->all_done < done)
-        whole->all_done = done;
-    if (stream_is_blocking(s) && c->blocking_done < done)
-        c->blocking_done = done;
+    c->all_done = moment_later(c->all_done, done);
+    if (whole != c)
+        whole->all_done = moment_later(whole->all_done, done);
+    if (stream_is_blocking(s))
+        c->blocking_done = moment_later(c->blocking_done, done);
 }
 
 CUresult stream_create_in(CUstream *stream, uint32_t context, unsigned flags, int priority)

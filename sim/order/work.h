@@ -17,6 +17,7 @@ struct work_kind {
     bool     waits_for_all;         /* comes last of its moment, and holds the clock: a host function */
     bool     even_if_lost;          /* done although its context is lost: books of the model */
     uint64_t (*not_before)(const struct work *work);                /* the moment that it waits for beside the stream; NULL: none */
+    bool     (*passes)(const struct work *work);                    /* may its stream go on, once it has come so far? NULL: it may */
     void     (*placed)(const struct work *work, uint64_t done);     /* it is on a stream, and done at `done`; NULL: nothing to note */
     void     (*run)(const struct work *work);                       /* its moment has come; NULL: only the moment counts */
 };
@@ -41,11 +42,23 @@ struct work {
     bool           between_devices; /* a copy: needs no peer access */
 };
 
+/* --- moments.c: moments that are not known yet, numbers beyond all others; see there */
+void     moments_reset(void);
+bool     moment_is_known(uint64_t moment);
+uint64_t moment_by_now(uint64_t moment);        /* of one that was kept: what it is by now */
+uint64_t moment_later(uint64_t a, uint64_t b);
+uint64_t moment_sum(uint64_t a, uint64_t b, uint64_t length);   /* so long after the later of both */
+uint64_t moment_wait(uint64_t start, uint64_t now);     /* of a stream that waits for a word from `start` on */
+void     moment_pass(uint64_t wait, uint64_t when);     /* the word has let it pass */
+
 /* --- queue.c: work whose moment has not come */
 void     queue_reset(void);
 bool     queue_push(const struct work *work, uint64_t done);    /* false: no host memory */
 void     queue_run(const struct work *work);                    /* now; nothing, if its context is lost */
 uint64_t queue_run_until(uint64_t when, const bool *stop);      /* until when all is done: what ran may have set *stop */
+bool     queue_watch(const struct work *work, uint64_t start, uint64_t wait);   /* until it passes; false: no host memory */
+bool     queue_is_watching(void);
+uint64_t queue_next(void);                  /* when work is due next; 0: none is, at a moment that is known */
 uint64_t queue_call_due(void);              /* when a host function may be due; 0: none is on its way */
 
 /* --- clock.c */
@@ -79,6 +92,7 @@ void     calls_wait(void);                  /* drops the lock until one has retu
 extern const struct work_kind work_wait;    /* takes time */
 extern const struct work_kind work_kernel;  /* an empty kernel: only its moment counts */
 extern const struct work_kind work_call;    /* a host function */
+void     work_reset(void);
 CUresult work_put(struct stream *stream, const struct work *work);  /* on a stream, or into its capture */
 CUresult work_submit(struct stream *stream, const struct work *work);   /* on a stream that does not capture */
 uint64_t work_end(struct stream *stream, uint64_t not_before, uint64_t length);   /* when such work, put on it now, is done */
