@@ -1,7 +1,9 @@
 /*
- * identities.c: CU_POINTER_ATTRIBUTE_BUFFER_ID. Libraries that register memory with a network card (UCX, MPI) remember an address with this number,
- * and take another number for other memory. The driver numbers the pages under a block, which other blocks share. So a block gets a number of ours
- * when a program first asks, and loses it when it is freed.
+ * identities.c: what programs ask and say of blocks where the driver knows pages alone, which other blocks share.
+ *
+ * CU_POINTER_ATTRIBUTE_BUFFER_ID: libraries that register memory with a network card (UCX, MPI) remember an address with this number, and take
+ * another number for other memory. So a block gets a number of ours when a program first asks, and loses it when it is freed.
+ * CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: the same libraries set it, and the driver refuses pages.
  *
  * The numbers have a bit that the driver, which counts from 1, does not come to.
  *
@@ -22,6 +24,7 @@ struct identity {
     struct identity   *next;
     const void        *block;
     unsigned long long number;
+    bool               synchronizes;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -41,19 +44,47 @@ static struct identity **find(const void *block)
     return at;
 }
 
-unsigned long long identity_of(const void *block)
+/* The one of the block, which has none before the first question. NULL: no host memory. LOCKING: inside `lock`. */
+static struct identity *take(const void *block)
 {
     static unsigned long long last;
-    pthread_mutex_lock(&lock);
     struct identity **at = find(block);
     if (!*at && (*at = calloc(1, sizeof **at))) {
         (*at)->block = block;
         (*at)->number = OURS | ++last;
         atomic_fetch_add(&count, 1);
     }
-    unsigned long long number = *at ? (*at)->number : 0;
+    return *at;
+}
+
+unsigned long long identity_of(const void *block)
+{
+    pthread_mutex_lock(&lock);
+    const struct identity *identity = take(block);
+    unsigned long long number = identity ? identity->number : 0;
     pthread_mutex_unlock(&lock);
     return number;
+}
+
+bool identity_set_synchronizes(const void *block, bool does)
+{
+    pthread_mutex_lock(&lock);
+    struct identity *identity = take(block);
+    if (identity)
+        identity->synchronizes = does;
+    pthread_mutex_unlock(&lock);
+    return identity;
+}
+
+bool identity_synchronizes(const void *block)
+{
+    if (!atomic_load_explicit(&count, memory_order_relaxed))
+        return false;
+    pthread_mutex_lock(&lock);
+    const struct identity *identity = *find(block);
+    bool does = identity && identity->synchronizes;
+    pthread_mutex_unlock(&lock);
+    return does;
 }
 
 void identity_forget(const void *block)

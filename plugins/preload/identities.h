@@ -1,11 +1,16 @@
-/* identities.h: numbers that tell blocks apart which lie at one address one after the other. See identities.c. */
+/* identities.h: what programs ask and say of blocks that the driver knows of allocations: their numbers. See identities.c. */
 #ifndef CENOTE_PRELOAD_IDENTITIES_H
 #define CENOTE_PRELOAD_IDENTITIES_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Of the live block that starts there. 0: no host memory. */
 unsigned long long identity_of(const void *block);
+
+/* CU_POINTER_ATTRIBUTE_SYNC_MEMOPS of the block, which at first is not set. False: no host memory. */
+bool identity_set_synchronizes(const void *block, bool does);
+bool identity_synchronizes(const void *block);
 
 /* The block is freed next. */
 void identity_forget(const void *block);

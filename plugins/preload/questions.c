@@ -1,6 +1,7 @@
 /*
- * questions.c: what a program asks of memory: of an address, and how much is left. For a block of ours the answers are those that memory of
- * cuMemAlloc or of a pool gives: the block is the allocation, not the pages under it, which other blocks share and which may move when it is freed.
+ * questions.c: what a program asks of memory: of an address, and how much is left; and the one thing that it may say of an address. For a block of
+ * ours the answers are those that memory of cuMemAlloc or of a pool gives: the block is the allocation, not the pages under it, which other blocks
+ * share and which may move when it is freed.
  *
  * The driver answers first, so that its errors are its own; what would tell of pages is then replaced. Under memory that was freed there may still
  * be pages: that is no memory to a program, whether the block is free or kept until a capture has ended.
@@ -70,6 +71,9 @@ static void answer(struct place *p, const cenote_block *block, CUpointer_attribu
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
         *(unsigned long long *)data = identity_of(block->start);
         break;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+        *(unsigned *)data = identity_synchronizes(block->start);
+        break;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
         *(CUmemoryPool *)data = family ? atomic_load(&family->handle) : NULL;
         break;
@@ -116,6 +120,51 @@ CUresult serve_cuPointerGetAttributes(unsigned int count, CUpointer_attribute *a
     bool is_imported = !result && !p && look_at_import(at, &block);
     for (unsigned i = 0; (p || is_imported) && i < count; i++)
         p ? answer(p, &block, attributes[i], data[i]) : answer_of_import(&block, attributes[i], data[i]);
+    return result;
+}
+
+/* From now on each copy in the context has ended when its call returns, if that is a call that waits. */
+static CUresult synchronize_copies(struct place *p)
+{
+#if CUDA_VERSION >= 12010
+    const struct real *r = real();
+    struct scope scope;
+    unsigned flags;
+    if (!r->cuCtxSetFlags)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    CUresult result = place_enter(p, &scope);
+    if (!result)
+        result = r->cuCtxGetFlags(&flags);
+    if (!result && !(flags & CU_CTX_SYNC_MEMOPS))
+        result = r->cuCtxSetFlags(flags | CU_CTX_SYNC_MEMOPS);
+    place_leave(&scope);
+    return result;
+#else
+    (void)p;
+    return CUDA_ERROR_NOT_SUPPORTED;
+#endif
+}
+
+/*
+ * A library that sends memory by a network card (UCX, MPI) sets SYNC_MEMOPS, so that a copy is not still under way when the card reads. The driver
+ * sets it for memory of cuMemAlloc, and refuses pages. For those there is a flag of the whole context: it stays set, whatever the program says of the
+ * block later.
+ */
+CUresult serve_cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr at)
+{
+    cenote_block block;
+    bool is_gone;
+    CUresult result = real()->cuPointerSetAttribute(value, attribute, at);
+    struct place *p = look(at, &block, &is_gone);
+    if (is_gone)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!p || (result && result != CUDA_ERROR_NOT_SUPPORTED) || !place_is_for_all(p, &block))
+        return result;
+    bool does = *(const unsigned *)value;
+    if (result && (!does || !(result = synchronize_copies(p))))
+        result = CUDA_SUCCESS;
+    if (!result && !identity_set_synchronizes(block.start, does))
+        result = CUDA_ERROR_OUT_OF_MEMORY;
     return result;
 }
 

@@ -149,6 +149,14 @@ CUresult context_flags(unsigned *flags)
     return CUDA_SUCCESS;
 }
 
+CUresult context_set_flags(unsigned flags)
+{
+    if (flags & ~(unsigned)CU_CTX_FLAGS_MASK)
+        return CUDA_ERROR_INVALID_VALUE;
+    context_at(context_current())->flags = flags;
+    return CUDA_SUCCESS;
+}
+
 CUresult context_id(CUcontext context, unsigned long long *id)
 {
     uint32_t number = context ? context_find(context, "cuCtxGetId") : context_top();

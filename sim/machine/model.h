@@ -163,6 +163,7 @@ CUresult context_set(CUcontext context);
 CUresult context_get(CUcontext *context);   /* takes no lock: a thread's stack is its own, and programs ask at every allocation */
 CUresult context_device(CUdevice *device);
 CUresult context_flags(unsigned *flags);
+CUresult context_set_flags(unsigned flags);
 CUresult context_id(CUcontext context, unsigned long long *id);
 CUresult context_api_version(CUcontext context, unsigned *version);
 CUresult context_priorities(int *least, int *greatest);

@@ -144,6 +144,7 @@ struct allocation {
     enum allocation_kind kind;
     const struct allocation_end *end;
     enum residence residence;
+    bool     synchronizes;  /* CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: kept, without effect, as copies that wait always wait */
     bool     freed;         /* POOL: cuMemFreeAsync was called, its moment has not come */
     int      device;
     uint32_t context;       /* it ends with, except POOL */
@@ -263,6 +264,7 @@ CUresult not_there(void);                           /* and says so */
 
 /* --- pointers.c */
 CUresult pointer_attribute(void *value, CUpointer_attribute attribute, CUdeviceptr at);
+CUresult pointer_set_attribute(const void *value, CUpointer_attribute attribute, CUdeviceptr at);
 CUresult pointer_attributes(unsigned count, CUpointer_attribute *attributes, void **values, CUdeviceptr at);
 CUresult pointer_range(CUdeviceptr *start, size_t *size, CUdeviceptr at);
 

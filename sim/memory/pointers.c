@@ -93,6 +93,19 @@ CUresult pointer_attribute(void *value, CUpointer_attribute attribute, CUdevicep
     }
 }
 
+/* The one attribute that can be set, of memory of cuMemAlloc and of the host: a real driver refuses it for pages (openucx/ucx issue 9895). */
+CUresult pointer_set_attribute(const void *value, CUpointer_attribute attribute, CUdeviceptr at)
+{
+    struct pointer p;
+    if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !find(at, &p))
+        return CUDA_ERROR_INVALID_VALUE;
+    struct allocation *a = allocation_holding(at);
+    if (!a || a->kind == ALLOCATION_POOL)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    a->synchronizes = *(const unsigned *)value != 0;
+    return CUDA_SUCCESS;
+}
+
 static CUresult clear(void *value, CUpointer_attribute attribute)
 {
     switch ((int)attribute) {

@@ -214,6 +214,21 @@ static void touch(const struct work *w)
     run_over_rows(w, touch_row);
 }
 
+/* At once, as the host sees it: a program may look at the word meanwhile. */
+static void write_word(const struct work *w)
+{
+    struct operand o;
+    const char *trouble = find_operand(w, w->to, w->bytes, true, &o);
+    if (trouble)
+        illegal(w, w->to, trouble);
+    else if (!o.on_host)
+        fill(w, &o);
+    else if (w->width == 4)
+        __atomic_store_n((uint32_t *)o.at, (uint32_t)w->pattern, __ATOMIC_RELEASE);
+    else
+        __atomic_store_n((uint64_t *)o.at, w->pattern, __ATOMIC_RELEASE);
+}
+
 /* Has the word come that the stream waits for? A word that is not kept may be any: it has. */
 static bool word_passes(const struct work *w)
 {
@@ -223,7 +238,8 @@ static bool word_passes(const struct work *w)
     if (trouble)
         return illegal(w, w->to, trouble);
     if (o.on_host)
-        memcpy(&word, (const void *)o.at, w->width);
+        word = w->width == 4 ? __atomic_load_n((const uint32_t *)o.at, __ATOMIC_ACQUIRE)
+                             : __atomic_load_n((const uint64_t *)o.at, __ATOMIC_ACQUIRE);
     else if (!contents_are_kept(o.offset))
         return true;
     else
@@ -291,6 +307,6 @@ const struct work_kind work_touch = {.node = CU_GRAPH_NODE_TYPE_KERNEL, .placed 
 const struct work_kind work_fill = {.node = CU_GRAPH_NODE_TYPE_MEMSET, .placed = mark_target, .run = fill_all};
 const struct work_kind work_expect = {.node = CU_GRAPH_NODE_TYPE_KERNEL, .placed = mark_target, .run = expect};
 const struct work_kind work_count = {.node = CU_GRAPH_NODE_TYPE_KERNEL, .placed = mark_count, .run = count};
-const struct work_kind work_write_word = {.node = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, .placed = mark_target, .run = fill_all};
+const struct work_kind work_write_word = {.node = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, .placed = mark_target, .run = write_word};
 const struct work_kind work_wait_word = {.node = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, .placed = mark_read, .passes = word_passes};
 const struct work_kind work_copy = {.node = CU_GRAPH_NODE_TYPE_MEMCPY, .placed = mark_both, .run = copy};

@@ -118,6 +118,47 @@ static void ask_both(const char *is_on)
 ENDS_WITH(attributes_under_the_preload, 0) { ask_both("on"); }
 ENDS_WITH(attributes_without_it, 0) { ask_both("off"); }
 
+static CUresult set_synchronizes(CUdeviceptr at, unsigned does)
+{
+    return cuPointerSetAttribute(&does, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, at);
+}
+
+/* What a library that sends memory by a network card sets. For pages the driver has no such attribute, but one of the context. */
+static void set_it(const char *is_on)
+{
+    CUdeviceptr one, two, async;
+    unsigned flags = 0;
+    setenv("CENOTE_PRELOAD", is_on, 1);
+    card_open(CAPACITY, 1);
+    sim_set_quiet(true);
+    DONE(cuMemAlloc(&one, 3 * MIB));
+    DONE(cuMemAlloc(&two, 1000));
+    DONE(cuMemAllocAsync(&async, 3 * MIB, card.stream[A]));
+    EXPECT_EQ(ask(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, one), 0);
+    DONE(set_synchronizes(one + MIB, 7));
+    EXPECT_EQ(ask(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, one), 1);
+    EXPECT_EQ(ask(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, two), 0);
+    DONE(cuCtxGetFlags(&flags));
+    EXPECT_EQ((flags & CU_CTX_SYNC_MEMOPS) != 0, !strcmp(is_on, "on"));
+    DONE(set_synchronizes(one, 0));
+    EXPECT_EQ(ask(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, one), 0);
+    EXPECT_EQ(set_synchronizes(async, 1), CUDA_ERROR_NOT_SUPPORTED);
+    EXPECT_EQ(cuPointerSetAttribute(&flags, CU_POINTER_ATTRIBUTE_BUFFER_ID, one), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(cuPointerSetAttribute(NULL, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, one), CUDA_ERROR_INVALID_VALUE);
+    DONE(set_synchronizes(one, 1));
+    DONE(cuMemFree(one));
+    EXPECT_EQ(set_synchronizes(one, 1), CUDA_ERROR_INVALID_VALUE);
+    DONE(cuMemAlloc(&one, 3 * MIB));
+    EXPECT_EQ(ask(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, one), 0);
+    DONE(cuMemFree(one));
+    DONE(cuMemFree(two));
+    DONE(cuMemFreeAsync(async, card.stream[A]));
+    scene_is_open = false;
+}
+
+ENDS_WITH(an_attribute_set_under_the_preload, 0) { set_it("on"); }
+ENDS_WITH(an_attribute_set_without_it, 0) { set_it("off"); }
+
 /* The number of a block is its own, and another block at its address has another one. */
 ON_CARD(buffers_are_told_apart)
 {
