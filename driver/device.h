@@ -66,6 +66,12 @@ int            device_number(const struct device *device);
 struct device *device_open_again(int number); /* if it is open; NULL: it is not. Numbers from DEVICES_MAX on are contexts */
 void           device_close(struct device *device);
 
+/* A context that the caller of device_open_in named, and no device with its primary one. */
+static inline bool device_is_beside(const struct device *device)
+{
+    return device_number(device) >= DEVICES_MAX;
+}
+
 /* NULL: no thread has entered, and nothing of cenote's is there. Does not change between enter and leave. */
 static inline CUcontext device_context(const struct device *device)
 {

@@ -72,6 +72,16 @@ static bool is_default_handle(CUstream stream)
     return stream == NULL || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
 }
 
+/* The stream is not of the context that the pool is in, of a device that cenote_pool_create_in has named by a context. */
+static int of_another_context(CUstream stream, CUresult result)
+{
+    if (is_default_handle(stream))
+        return error_set(CENOTE_INVALID, result, "the default stream is that of the current context, and this pool is in another one: make the context "
+                         "current that cenote_pool_create_in was given");
+    return error_set(CENOTE_INVALID, result, "stream %p is not of the context that this pool is in: cenote_pool_create_in was given another one",
+                     (void *)stream);
+}
+
 /* Of a device's default streams. LOCKING: as stream_key. */
 static int default_key(cenote_pool *pool, struct device *d, CUstream stream, uint64_t *key)
 {
@@ -82,6 +92,8 @@ static int default_key(cenote_pool *pool, struct device *d, CUstream stream, uin
     }
     CHECK(lock_none_above(0));
     CUresult result = device_default_stream(d, &id);
+    if (result == CUDA_ERROR_INVALID_CONTEXT && device_is_beside(d))
+        return of_another_context(stream, result);
     if (result == CUDA_ERROR_INVALID_CONTEXT)
         return error_set(CENOTE_INVALID, result, "the default stream is of a context of device %d beside its primary one: make the primary context "
                          "current", d->ordinal);
@@ -175,6 +187,8 @@ int stream_check_own(cenote_pool *pool, CUstream stream, uint64_t key)
         return pool_driver_error_of_any(pool, result, "cuStreamGetCtx");
     if (result || context == device_context(d))
         return CENOTE_OK;
+    if (device_is_beside(d) && ordinal == d->ordinal)
+        return of_another_context(stream, 0);
     return error_set(CENOTE_INVALID, 0, "stream %p is of device %d, or of a context beside its primary one: blocks of device %d are taken on its own "
                      "streams, and cenote_use names others", (void *)stream, ordinal, d->ordinal);
 }
@@ -195,6 +209,8 @@ static int ask_device(cenote_pool *pool, CUstream stream, struct device **other)
     int error = pool_other_device(pool, ordinal, other);
     if (!error && (result = device_prepare(*other)))
         return pool_driver_error_of_any(pool, result, "entering the other device's context");
+    if (!error && device_context(*other) != context && device_is_beside(*other))
+        return of_another_context(stream, 0);
     if (!error && device_context(*other) != context)
         return error_set(CENOTE_INVALID, 0, "stream %p is not of the primary context of device %d", (void *)stream, ordinal);
     if (*other == pool->config.device)
