@@ -76,8 +76,8 @@ static bool is_default_handle(CUstream stream)
 static int of_another_context(CUstream stream, CUresult result)
 {
     if (is_default_handle(stream))
-        return error_set(CENOTE_INVALID, result, "the default stream is that of the current context, and this pool is in another one: make the context "
-                         "current that cenote_pool_create_in was given");
+        return error_set(CENOTE_INVALID, result, "the default stream is that of the current context, and this pool is in another one: make the "
+                         "context current that cenote_pool_create_in was given");
     return error_set(CENOTE_INVALID, result, "stream %p is not of the context that this pool is in: cenote_pool_create_in was given another one",
                      (void *)stream);
 }

@@ -66,6 +66,27 @@ const char *cusparseGetErrorString(int error)
     return error >= 0 && error < (int)(sizeof texts / sizeof *texts) ? texts[error] : "unrecognized error code";
 }
 
+const char *cusparseGetErrorName(int error)
+{
+    static const char *const names[] = {
+        "CUSPARSE_STATUS_SUCCESS", "CUSPARSE_STATUS_NOT_INITIALIZED", "CUSPARSE_STATUS_ALLOC_FAILED", "CUSPARSE_STATUS_INVALID_VALUE",
+        "CUSPARSE_STATUS_ARCH_MISMATCH", "CUSPARSE_STATUS_MAPPING_ERROR", "CUSPARSE_STATUS_EXECUTION_FAILED", "CUSPARSE_STATUS_INTERNAL_ERROR",
+        "CUSPARSE_STATUS_MATRIX_TYPE_NOT_SUPPORTED", "CUSPARSE_STATUS_ZERO_PIVOT", "CUSPARSE_STATUS_NOT_SUPPORTED",
+        "CUSPARSE_STATUS_INSUFFICIENT_RESOURCES",
+    };
+    return error >= 0 && error < (int)(sizeof names / sizeof *names) ? names[error] : "unrecognized error code";
+}
+
+int cusparseGetVersion(void *handle, int *version)
+{
+    if (!handle_is_valid(handle))
+        return status.no_handle;
+    if (!version)
+        return status.invalid;
+    *version = version_cusparse.major * 1000 + version_cusparse.minor * 100 + version_cusparse.patch;
+    return 0;
+}
+
 /* --- descriptors */
 
 static int open_matrix(struct matrix **made, struct matrix matrix)

@@ -23,6 +23,9 @@ int cusparseXcsrgeam2Nnz(handle, int, int, handle, int, const int *, const int *
 int cusparseXbsrsv2_zeroPivot(handle, handle, int *);
 int cusparseXcsrsort_bufferSizeExt(handle, int, int, int, const int *, const int *, size_t *);
 const char *cusparseGetErrorString(int);
+const char *cusparseGetErrorName(int);
+int cusparseGetVersion(handle, int *);
+int cusparseScsrilu02_bufferSize(handle, int, int, handle, float *, const int *, const int *, handle, int *);
 
 CASE(sparse_products_know_their_size)
 {
@@ -124,6 +127,23 @@ CASE(two_of_four_take_nine_sixteenths)
     OK(cusparseLtMatmulPlanInit(h, plan, product, choice));
     OK(cusparseLtMatmulGetWorkspace(h, plan, &bytes));
     EXPECT_EQ(bytes, 3 * 4 * 128 * 64);
+}
+
+/* CuPy asks for it, and makes an exception of what it says. */
+CASE(what_is_not_simulated_says_so)
+{
+    handle h;
+    int version = 0, bytes = 0;
+    begin();
+    MUST(cusparseCreate(&h));
+    OK(cusparseGetVersion(h, &version));
+    EXPECT_EQ(version, 12603);
+    EXPECT_EQ(cusparseGetVersion(h, NULL), 3);
+    int error = cusparseScsrilu02_bufferSize(h, 1, 1, NULL, NULL, NULL, NULL, NULL, &bytes);
+    EXPECT(!strcmp(cusparseGetErrorName(error), "CUSPARSE_STATUS_NOT_SUPPORTED"));
+    EXPECT(!strcmp(cusparseGetErrorString(error), "operation not supported"));
+    EXPECT(!strcmp(cusparseGetErrorName(-1), cusparseGetErrorName(12)));
+    OK(cusparseDestroy(h));
 }
 
 SUITE_MAIN("sparse")

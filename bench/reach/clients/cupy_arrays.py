@@ -1,10 +1,8 @@
 """CuPy: arrays of its pool, and of cudaMallocAsync. REACH_POOL names one pool alone: "none" takes each array by cudaMalloc, "async" by
 cudaMallocAsync, "cenote" from cenote.cupy."""
 import os
-import sys
 
-sys.setdlopenflags(os.RTLD_LAZY)  # its modules name functions that the simulated libraries lack
-import cupy  # noqa: E402  (needs the flags)
+import cupy
 
 pool = os.environ.get("REACH_POOL")
 if pool == "none":

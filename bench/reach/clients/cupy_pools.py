@@ -3,12 +3,10 @@ rmm_pools.cpp is the same program in C++. Prints a line of JSON; bench/reach/poo
 
     python cupy_pools.py own|async|none|cenote
 """
-import os
 import sys
 
-sys.setdlopenflags(os.RTLD_LAZY)  # its modules name functions that the simulated libraries lack
-import cupy  # noqa: E402  (needs the flags)
-from pool_program import hold, tell  # noqa: E402
+import cupy
+from pool_program import hold, tell
 
 
 def main(kind):

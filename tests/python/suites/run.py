@@ -16,7 +16,6 @@ OUT = open(os.dup(1), "w", encoding="utf-8")  # pytest takes the program's own o
 if len(sys.argv) > 1:
     for folder in sys.argv[1].split(os.pathsep):
         site.addsitedir(folder)  # as a site folder: numba-cuda has a .pth file
-    sys.setdlopenflags(os.RTLD_LAZY)  # CuPy's modules name functions that the simulated libraries lack and that these tests do not call
 
 
 def tell_jax_of_the_gpu():
