@@ -81,6 +81,28 @@ ON_CARD_OF(a_free_on_another_stream_is_in_its_order, 64 * MIB)
 }
 
 /* cuMemAlloc, and then cuMemFreeAsync: in the order of that stream, and no sooner for the streams of others. */
+/* Only the program knows when such a stream goes on. Until then what it has freed serves no other stream, and cuMemFree waits for it. */
+ON_CARD_OF(memory_behind_a_word_that_is_waited_for, 64 * MIB)
+{
+    CUdeviceptr behind, beside, word;
+    DONE(cuMemAlloc(&word, 4));
+    DONE(cuMemsetD32(word, 0, 1));
+    DONE(cuMemAllocAsync(&behind, 20 * MIB, card.stream[A]));
+    DONE(cuStreamWaitValue32(card.stream[A], word, 1, CU_STREAM_WAIT_VALUE_EQ));
+    DONE(sim_launch_fill(card.stream[A], behind, 1, 20 * MIB));
+    DONE(cuMemFreeAsync(behind, card.stream[A]));
+    DONE(cuMemAllocAsync(&beside, 20 * MIB, card.stream[B]));
+    EXPECT(is_ours(beside));
+    DONE(sim_launch_fill(card.stream[B], beside, 2, 20 * MIB));
+    DONE(cuStreamSynchronize(card.stream[B]));
+    EXPECT_EQ(cuStreamQuery(card.stream[A]), CUDA_ERROR_NOT_READY);
+    DONE(cuStreamWriteValue32(card.stream[B], word, 1, 0));
+    DONE(cuMemFree(word));
+    DONE(cuStreamQuery(card.stream[A]));
+    DONE(sim_launch_expect(card.stream[B], beside, 2, 20 * MIB));
+    DONE(cuMemFreeAsync(beside, card.stream[B]));
+}
+
 ON_CARD_OF(plain_memory_freed_in_stream_order, 64 * MIB)
 {
     struct held first = plain_take(40 * MIB, card.stream[A]);
