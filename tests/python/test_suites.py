@@ -10,8 +10,8 @@ CENOTE_CUPY names the folder that bench/reach/build_cupy was given: CuPy's sourc
 RMM's tests in C++ are, and CENOTE_UMF that of build_umf. CENOTE_PYCUDA names PyCUDA's source package; its folder packages/ has the PyCUDA that was
 built of it.
 
-CENOTE_JAX names a folder: tests/ of it has tests/array_test.py of JAX (the commit cec06d1 was taken), and packages/ JAX 0.10.2 with its plug-in for
-CUDA 13, and pytest. CENOTE_ONNX_RUNTIME names one whose packages/ has onnxruntime-gpu 1.31.1, onnx 1.23.2, and pytest.
+CENOTE_JAX names a folder: tests/ of it has the files of JAX's tests that are named here (the commit cec06d1 was taken), and packages/ JAX 0.10.2 with
+its plug-in for CUDA 13, and pytest. CENOTE_ONNX_RUNTIME names one whose packages/ has onnxruntime-gpu 1.31.1, onnx 1.23.2, and pytest.
 """
 import json
 import os
@@ -71,7 +71,8 @@ SUITES = {
     "PyCUDA": Suite((), "test", ("undistributed",), clone="CENOTE_PYCUDA", passes=30),
     "RMM": Suite((), clone="CENOTE_RMM", programs="*_tests"),
     "UMF": Suite((), clone="CENOTE_UMF", programs="test/test_provider_*cuda*"),
-    "JAX": Suite((), "tests", (), ("array_test.py",), "CENOTE_JAX", passes=90, variables=(
+    "JAX": Suite((), "tests", (), tuple(f"{name}_test.py" for name in ("array", "heap_profiler", "garbage_collection_guard", "clear_backends")),
+                 "CENOTE_JAX", passes=90, variables=(
         ("XLA_FLAGS", "--xla_gpu_autotune_level=0"), ("XLA_PYTHON_CLIENT_PREALLOCATE", "false"), ("XLA_PYTHON_CLIENT_ALLOCATOR", "cuda_async"))),
     "ONNX Runtime": Suite((), str(RUN.parent), (), ("onnx_backend.py",), "CENOTE_ONNX_RUNTIME", passes=10, options=("-k", OPERATORS)),
 }

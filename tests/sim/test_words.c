@@ -124,6 +124,16 @@ static void set_flag_on_thread(void)
     pthread_join(thread, NULL);
 }
 
+CASE(a_question_sees_what_the_host_has_written)
+{
+    begin(0);
+    EXPECT_OK(cuStreamWaitValue32(one, (CUdeviceptr)flag, 1, CU_STREAM_WAIT_VALUE_EQ));
+    EXPECT_EQ(cuStreamQuery(one), CUDA_ERROR_NOT_READY);
+    set_flag_on_thread();
+    REQUIRE_OK(cuStreamQuery(one));
+    end();
+}
+
 /* The host sets a word, the device sets another, and neither asks the driver. */
 CASE(the_host_and_a_stream_take_turns_without_a_call)
 {
