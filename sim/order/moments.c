@@ -5,7 +5,7 @@
  * A moment that is not known is a number beyond all others, so a comparison with the present finds it later. It names an entry here:
  *
  *     a wait       is known once its word has let it pass: queue.c looks
- *     a sum        max(two moments, and one that is known) + a length; known as soon as both of them are
+ *     a sum        the later of two moments, and a length; known as soon as both of them are
  *
  * An entry comes after those that it names, so one pass over them, from the oldest, tells what has become known. Entries stay until a reset: of a
  * moment that was kept, moment_by_now tells what it is by now. Without waits there are no entries, and a sum is a comparison.

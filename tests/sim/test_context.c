@@ -5,6 +5,21 @@
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* cuCtxAttach: what is deprecated is still called */
 
+CASE(flags_are_set_as_a_whole)
+{
+    unsigned before, flags = 0;
+    EXPECT_OK(cuCtxGetFlags(&before));
+#if CUDA_VERSION >= 12010
+    EXPECT_OK(cuCtxSetFlags(before | CU_CTX_SYNC_MEMOPS));
+    EXPECT_OK(cuCtxGetFlags(&flags));
+    EXPECT_EQ(flags, before | CU_CTX_SYNC_MEMOPS);
+    EXPECT_OK(cuCtxSetFlags(before));
+    EXPECT_EQ(cuCtxSetFlags(0x10000), CUDA_ERROR_INVALID_VALUE);
+#endif
+    EXPECT_OK(cuCtxGetFlags(&flags));
+    EXPECT_EQ(flags, before);
+}
+
 CASE(primary_context_is_one_for_all_who_retain_it)
 {
     CUcontext again = NULL;
