@@ -286,4 +286,4 @@ def test_state_that_comes_late_is_no_growth(dry):  # noqa: F811
     assert late["of"] == 80 and late["parameters"] == 2 * (40 - found["steps"])
     assert late["bytes"]["0"] == 3 * 4 * 1025 * 1024 * (40 - found["steps"]) and "have had no gradient yet" in done.stdout
     done, found = dry(code, "--gpu", "1GiB")
-    assert done.returncode == 6 and "fits for now: the state of parameters that have had no gradient yet has no room" in done.stdout, done.stdout
+    assert done.returncode == 6 and "fits for now: state of the optimizer that is still to come has no room" in done.stdout, done.stdout

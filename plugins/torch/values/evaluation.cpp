@@ -63,9 +63,11 @@ static Value piece_of(const Operand &o)
 
 static Value plain_value(const Operand &o, Buffers &buffers)
 {
-    static const Version nothing;
-    if (!o.version)
+    if (!o.version) {
+        Version nothing;
+        nothing.fill = o.type == at::kBool && o.sizes.size() ? Fill::half : Fill::number;
         return {plausible(nothing, o.sizes, o.type, static_cast<uint64_t>(o.offset) + o.sizes.size()), !extent(o)};
+    }
     auto found = buffers.find(o.version.get());
     if (found != buffers.end())
         return {view_of(found->second, o), o.is_filled || knows(*o.version, o), o.version->is_likely};

@@ -57,8 +57,8 @@ static const Names joining = {"aten::logical_and", "aten::logical_or", "aten::lo
 static const Names moving = {"aten::_to_copy", "aten::copy_", "aten::clone", "aten::mean", "aten::sum", "aten::count_nonzero", "aten::stack",
     "aten::cat", "aten::index", "aten::bitwise_and", "aten::bitwise_or", "aten::bitwise_not"};
 
-static const std::unordered_map<std::string, Fill> fills = {{"aten::_softmax", Fill::probability}, {"aten::sigmoid", Fill::probability},
-    {"aten::_safe_softmax", Fill::probability}, {"aten::_log_softmax", Fill::log_probability}, {"aten::log_sigmoid_forward", Fill::log_probability},
+static const std::unordered_map<std::string, Fill> fills = {{"aten::_softmax", Fill::probability}, {"aten::sigmoid", Fill::fraction},
+    {"aten::_safe_softmax", Fill::probability}, {"aten::_log_softmax", Fill::log_probability}, {"aten::log_sigmoid_forward", Fill::log_fraction},
     {"aten::var", Fill::positive}, {"aten::std", Fill::positive}, {"aten::abs", Fill::positive}, {"aten::exp", Fill::positive},
     {"aten::square", Fill::positive}, {"aten::sqrt", Fill::positive}, {"aten::rsqrt", Fill::positive}, {"aten::softplus", Fill::positive},
     {"aten::relu", Fill::positive}, {"aten::rand", Fill::positive}, {"aten::uniform_", Fill::positive}, {"aten::mean", Fill::positive},
@@ -84,7 +84,7 @@ static bool starts(const std::string &text, std::initializer_list<const char *> 
     return false;
 }
 
-static Reading reading_of(const std::string &name)
+Reading reading_of(const std::string &name)
 {
     if (name == "aten::_local_scalar_dense")
         return Reading::scalar;

@@ -12,8 +12,10 @@
 namespace cenote_values
 {
 
-/* What a result is like where nothing was computed. */
-enum class Fill : uint8_t { number, positive, probability, log_probability, zero, one, no, yes, half, share, index, sorted, loss };
+/* What a result is like where nothing was computed. Probabilities sum to 1 in each row; fractions are between 0 and 1, too. */
+enum class Fill : uint8_t {
+    number, positive, fraction, log_fraction, probability, log_probability, zero, one, no, yes, half, share, index, sorted, loss
+};
 
 /* What the program reads back by it. */
 enum class Reading : uint8_t { nothing, scalar, answer, copy, count, mask, put_mask };
@@ -47,6 +49,7 @@ struct Operator {
     bool exchanges = false;         /* with other processes */
 };
 
+Reading reading_of(const std::string &name);    /* of an operator */
 /* LOCKING: takes a lock of its own, under which no other is taken. */
 const Operator &operator_of(const c10::OperatorHandle &handle);
 bool is_operator(const Operator &what, const c10::OperatorHandle &handle);  /* false: its place was taken by another one */

@@ -95,18 +95,24 @@ static int64_t unit_of(int64_t row, const at::Tensor &result, const std::vector<
 }
 
 /* Sizes of batches, sequences and images do not count, so that batches of several lengths are of one loss. Those of features do: the last one of a
- * matrix or of a batch of sequences, the channels of images. */
-static uint64_t features(const Shape &shape)
+ * batch of sequences, the channels of images, the classes of a softmax. A matrix has features, unless more is known of where it comes from: then it
+ * may be a row for each sentence. */
+static uint64_t features(const Shape &shape, bool is_all, int64_t dimension)
 {
-    size_t rank = shape.sizes.size();
-    return rank < 2 ? rank : rank + 8 * static_cast<uint64_t>(rank < 4 ? shape.sizes.back() : shape.sizes[1]);
+    auto rank = static_cast<int64_t>(shape.sizes.size());
+    if (rank < (is_all ? 2 : 3))
+        return static_cast<uint64_t>(rank);
+    int64_t at = dimension != INT64_MIN ? (dimension + rank) % rank : rank < 4 ? rank - 1 : 1;
+    return static_cast<uint64_t>(rank + 8 * shape.sizes[at]);
 }
 
 static uint64_t lineage_of(const Operator &what, size_t place, const std::vector<Shape> &arguments, const Version *first)
 {
     uint64_t sum = std::hash<std::string>()(what.name) + place + (first ? first->lineage : 0);
+    bool is_softmax = what.fill == Fill::probability || what.fill == Fill::log_probability;
+    int64_t dimension = is_softmax && arguments.size() > 1 ? arguments[1].number : INT64_MIN;
     for (const Shape &shape : arguments)
-        sum = (sum ^ features(shape)) * 0x100000001B3ull;
+        sum = (sum ^ features(shape, !first, dimension)) * 0x100000001B3ull;
     return sum;
 }
 
@@ -148,6 +154,12 @@ static void describe_course(Version &v, const Operator &what, const at::Tensor &
         v.range = std::max<int64_t>(arguments[0].count(), first && first->is_match ? first->range : 0);
 }
 
+/* A word of a row, or some of them. */
+static Fill in_part(Fill whole)
+{
+    return whole == Fill::probability ? Fill::fraction : whole == Fill::log_probability ? Fill::log_fraction : whole;
+}
+
 /* `first`: a version of what the result was made of, or NULL. `is_itself`: its first two arguments are the same tensor. */
 void describe_plausible(Version &v, const Operator &what, size_t place, const at::Tensor &result, const std::vector<Shape> &arguments,
                         const Version *first, bool is_itself)
@@ -166,7 +178,7 @@ void describe_plausible(Version &v, const Operator &what, size_t place, const at
         if (v.row <= unit / 6)
             v.range = unit; /* of the first row of those that were joined: it is as good to choose from as all are */
     } else if (!what.has_fill && first && first->type == v.type) {
-        v.fill = first->fill;
+        v.fill = v.row < first->row ? in_part(first->fill) : first->fill;
         v.range = first->range;
         v.scale = first->scale;
     }
@@ -180,10 +192,15 @@ void describe_plausible(Version &v, const Operator &what, size_t place, const at
         v.scale = static_cast<float>(loss_scale(what, place, result, arguments));
 }
 
-/* One number that a program reads is mostly a loss or a norm, which a compiled function, a graph or a kernel of its own has made. */
+/* One number that a program reads is mostly a loss or a norm, which a compiled function, a graph or a kernel of its own has made. A flag is false,
+ * and a mask is half of what it could be. */
 void describe_unseen(Version &v, c10::ScalarType type)
 {
     v.type = type;
+    if (type == at::kBool && v.size > 1) {
+        v.is_made_up = true;
+        v.fill = Fill::half;
+    }
     if (!c10::isFloatingType(type) || v.size != static_cast<int64_t>(c10::elementSize(type)))
         return;
     v.falls = v.is_made_up = true;
@@ -247,7 +264,8 @@ at::Tensor plausible(const Version &v, c10::IntArrayRef sizes, c10::ScalarType t
     if (!c10::isFloatingType(type) || c10::elementSize(type) < 2 || policy == Policy::zero)
         return at::zeros(sizes, at::TensorOptions().dtype(type));
     at::Tensor made;
-    switch (v.fill) {
+    Fill fill = sizes.size() > 1 && sizes.back() < v.row ? in_part(v.fill) : v.fill;
+    switch (fill) {
     case Fill::one:
     case Fill::yes:
         made = at::full(sizes, static_cast<double>(std::max<int64_t>(v.range, 1)), options);
@@ -264,6 +282,8 @@ at::Tensor plausible(const Version &v, c10::IntArrayRef sizes, c10::ScalarType t
         made = at::full(sizes, v.scale, options);
         break;
     case Fill::positive:
+    case Fill::fraction:
+    case Fill::log_fraction:
         made = at::empty(sizes, options).uniform_(0.1, 1.0, generator);
         break;
     default:
@@ -271,9 +291,11 @@ at::Tensor plausible(const Version &v, c10::IntArrayRef sizes, c10::ScalarType t
         if (policy == Policy::largest && v.fill == Fill::number)
             made.abs_();
     }
-    if (v.fill == Fill::probability)
+    if (fill == Fill::log_fraction)
+        made.log_();
+    if (fill == Fill::probability)
         made = made.dim() ? at::softmax(in_rows(v, made), -1).view(sizes) : at::full_like(made, 0.5);
-    if (v.fill == Fill::log_probability)
+    if (fill == Fill::log_probability)
         made = made.dim() ? at::log_softmax(in_rows(v, made), -1).view(sizes) : at::full_like(made, -0.7);
     if (v.fill == Fill::sorted && made.dim())
         made = std::get<0>(in_rows(v, made).sort(-1, true)).view(sizes);
@@ -293,6 +315,15 @@ static double next_of(Course &c, bool is_half, bool is_match)
     return by;
 }
 
+/* What a minus is put before: -likelihood, 1 - similarity. If a loss is made of it, then it rises: to 0, or to what it is taken from. */
+void note_objective(Version &v, double goal)
+{
+    if (!v.is_loss || v.is_match || v.is_known || v.is_likely || v.bytes.defined())
+        return;
+    v.falls = v.is_objective = true;
+    v.goal = static_cast<float>(goal);
+}
+
 /* Each unknown loss or distance that the program looks at is smaller than the last one of its lineage, until it turns. Right answers become more. */
 void let_fall(at::Tensor &number, const Version &v)
 {
@@ -304,6 +335,11 @@ void let_fall(at::Tensor &number, const Version &v)
     if (!number.is_floating_point() && (!v.matches || course.rounds++ < ROUNDS || chosen_by.count(v.matches)))
         return;
     double by = next_of(course, number.scalar_type() == at::kHalf, v.is_match);
+    if (v.is_objective) {
+        at::Tensor distance = number.sub(v.goal).abs().nan_to_num(0.5, 0.5, 0.5);
+        number = distance.masked_fill(distance == 0, 0.5).mul(-by).add(v.goal); /* nothing begins at its goal */
+        return;
+    }
     if (!v.is_match) {
         number = number.abs().nan_to_num(v.scale, v.scale, v.scale).mul(by); /* and finite */
         return;

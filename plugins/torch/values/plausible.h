@@ -22,6 +22,7 @@ void describe_plausible(Version &version, const Operator &what, size_t place, co
                         const Version *first, bool is_itself);
 void describe_unseen(Version &version, c10::ScalarType type);   /* of what no operator has made */
 at::Tensor plausible(const Version &version, c10::IntArrayRef sizes, c10::ScalarType type, uint64_t variation);
+void note_objective(Version &version, double goal);     /* the program takes it from this number, and so makes a loss of it */
 void let_fall(at::Tensor &number, const Version &version);
 void note_choice(const Version &mask);      /* the program has chosen by it, or by how many it says yes to */
 bool is_free_mask(const Version &version);  /* of yes and no, and made up */

@@ -23,6 +23,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
+#include <unordered_map>
 
 namespace cenote_values
 {
@@ -142,30 +144,44 @@ static void read_scalar(const Seen &seen, c10::DispatchKeySet keys, bool is_inne
         tell(kind, value && value->is_known);
 }
 
-static std::optional<c10::SafeKernelFunction> scalar_kernel; /* PyTorch's */
+/* PyTorch's kernels of operators that read, which ours call. Filled in once. */
+static std::unordered_map<const void *, c10::SafeKernelFunction> kernels;
 
-/* In place of the kernel of _local_scalar_dense, for those whom the tape does not see: torch.tensor of a list, threads of other languages. */
+/* In place of those kernels. The first such call of a thread that neither Python nor PyTorch started makes it a thread that is seen: what a copy or a
+ * count has there is answered, and what the thread did before is unexplained. torch.tensor of a list looks past the key in any thread. */
 static void read_unseen(const c10::OperatorHandle &handle, c10::DispatchKeySet keys, torch::jit::Stack *stack)
 {
-    if (is_looked_at || !is_readable(stack->back().toTensor()))
-        return scalar_kernel->callBoxed(handle, keys, stack);
-    Seen seen{handle, operator_of(handle), stack, stack->size() - 1, 1};
+    if (!sees_this_thread()) {
+        see_this_thread(true);
+        return see(handle, keys, stack);
+    }
+    const Operator &what = operator_here(handle);
+    if (what.reading != Reading::scalar || is_looked_at || !is_readable(stack->back().toTensor()))
+        return kernels.at(&handle.operator_name()).callBoxed(handle, keys, stack);
+    Seen seen{handle, what, stack, stack->size() - 1, 1};
     read_scalar(seen, keys, is_inside());
 }
 
 bool begin_reading()
 {
-    auto handle = c10::Dispatcher::singleton().findSchema({"aten::_local_scalar_dense", ""});
-    if (!handle)
-        return false;
-    scalar_kernel = handle->getComputedKernelForDispatchKey(c10::DispatchKey::CUDA);
     struct Quiet : c10::WarningHandler {
         void process(const c10::Warning &) override {}
     } quiet;
-    c10::WarningUtils::WarningHandlerGuard no_warning(&quiet); /* of a kernel that is replaced */
+    c10::WarningUtils::WarningHandlerGuard no_warning(&quiet); /* of kernels that are replaced */
     static torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
-    library.impl("_local_scalar_dense", torch::CppFunction::makeFromBoxedFunction<&read_unseen>());
-    return true;
+    auto &dispatcher = c10::Dispatcher::singleton();
+    bool has_scalar = false;
+    for (const c10::OperatorName &name : dispatcher.getAllOpNames()) {
+        auto handle = dispatcher.findSchema(name);
+        if (!handle || handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) || name.name.rfind("aten::", 0) != 0 ||
+            reading_of(name.name) == Reading::nothing || !handle->hasComputedKernelForDispatchKey(c10::DispatchKey::CUDA))
+            continue;
+        kernels.emplace(&handle->operator_name(), handle->getComputedKernelForDispatchKey(c10::DispatchKey::CUDA));
+        has_scalar |= reading_of(name.name) == Reading::scalar;
+        std::string own = name.name.substr(strlen("aten::")) + (name.overload_name.empty() ? "" : "." + name.overload_name);
+        library.impl(own.c_str(), torch::CppFunction::makeFromBoxedFunction<&read_unseen>());
+    }
+    return has_scalar;
 }
 
 /* A call whose result is no tensor. Its code calls kernels of its own, and is not seen. */

@@ -448,11 +448,31 @@ static at::Tensor bytes_of(const at::Tensor &value, const at::Tensor &like, int6
 /* Though large: what is made of a probability sums to 1, of joined rows one is known, and zeros that are copied to the host are. */
 static bool is_noted(const Operator &what, const Effect &e, const at::Tensor &result)
 {
-    auto is_probability = [](Fill fill) { return fill == Fill::probability || fill == Fill::log_probability; };
+    auto is_probability = [](Fill fill) { return fill >= Fill::fraction && fill <= Fill::log_probability; };
     if (what.has_fill)
         return is_probability(what.fill) || is_constant(what.fill);
     return e.like && is_probability(e.like->fill) && result.is_floating_point() && !e.shapes.empty() &&
         result.sizes() == c10::IntArrayRef(e.shapes[0].sizes);
+}
+
+/* What is subtracted from what, if that is a number of the host's: a minus, 1 - x, -1 * x. */
+static bool subtracts(const Seen &seen, double &from)
+{
+    const std::string &n = seen.what.name;
+    from = 0;
+    if (n == "aten::neg")
+        return true;
+    if (seen.count < 2 || (n != "aten::rsub" && n != "aten::mul"))
+        return false;
+    const c10::IValue &other = seen.argument(1);
+    if (other.isTensor() ? !other.toTensor().is_cpu() || other.toTensor().numel() != 1 : !other.isScalar())
+        return false;
+    OnCpu guard;
+    at::Scalar number = other.isTensor() ? other.toTensor().item() : other.toScalar();
+    if (number.isComplex())
+        return false;
+    from = n == "aten::mul" ? 0 : number.toDouble();
+    return n != "aten::mul" || number.toDouble() < 0;
 }
 
 static void apply_result(const Seen &seen, Effect &e, const at::Tensor &t, size_t place, int element)
@@ -477,6 +497,9 @@ static void apply_result(const Seen &seen, Effect &e, const at::Tensor &t, size_
     }
     VersionP v = new_version(size);
     describe_plausible(*v, seen.what, place, t, e.shapes, e.like.get(), e.is_itself);
+    double goal;
+    if (v->is_loss && e.like && subtracts(seen, goal))
+        note_objective(*e.like, goal);
     if (!e.values.empty() && place < e.values.size() && e.values[place].sizes() == t.sizes()) {
         v->bytes = bytes_of(e.values[place], t, size);
         v->is_known = e.is_known;

@@ -10,7 +10,8 @@
  *     a view, a question, memory that is not initialised                  runs
  *     anything else                                                       runs as one: operators inside it are looked at only for what they read
  *
- * The key is switched on for each thread: Python's threads by inside/values.py, those of autograd inherit it. What other threads do is unexplained.
+ * The key is switched on for each thread: Python's threads by inside/values.py, those of autograd inherit it, any other one at its first call of an
+ * operator that reads (reading.cpp). What it did before is unexplained.
  *
  * Rule V12: what the tape cannot look at ends no program: everything is forgotten, and the program goes on.
  *
@@ -47,7 +48,7 @@ public:
     ~Deeper() { depth--; }
 };
 
-static const Operator &operator_here(const c10::OperatorHandle &handle)
+const Operator &operator_here(const c10::OperatorHandle &handle)
 {
     static thread_local std::unordered_map<const void *, const Operator *> known;
     const Operator *&found = known[&handle.operator_name()];
@@ -128,7 +129,7 @@ static void lifted(const Seen &seen)
     tape_put(t.storage(), v);
 }
 
-static void see(const c10::OperatorHandle &handle, DispatchKeySet keys, Stack *stack)
+void see(const c10::OperatorHandle &handle, DispatchKeySet keys, Stack *stack)
 {
     const Operator &what = operator_here(handle);
     Seen seen = look(handle, what, stack);
@@ -184,6 +185,11 @@ bool is_inside_library()
 void see_this_thread(bool on)
 {
     c10::impl::tls_set_dispatch_key_included(KEY, on);
+}
+
+bool sees_this_thread()
+{
+    return c10::impl::tls_is_dispatch_key_included(KEY) || c10::impl::tls_is_dispatch_key_excluded(KEY);
 }
 
 } // namespace cenote_values

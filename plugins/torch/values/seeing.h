@@ -103,7 +103,10 @@ bool     begin_reading();   /* false: not with this PyTorch */
 /* seeing.cpp */
 void run_seen(const Seen &seen, c10::DispatchKeySet keys, Effect *effect);
 bool begin_seeing();
+const Operator &operator_here(const c10::OperatorHandle &handle);
+void see(const c10::OperatorHandle &handle, c10::DispatchKeySet keys, torch::jit::Stack *stack);
 void see_this_thread(bool on);
+bool sees_this_thread();    /* or it looks past the program: guarded */
 bool is_inside();           /* an operator that runs as one */
 bool is_inside_library();   /* ... by a library of NVIDIA's, whose errors the simulated one leaves in memory */
 

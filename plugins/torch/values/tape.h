@@ -43,7 +43,7 @@ struct Version {
     int64_t unit = 0;                   /* `row` before rows were joined (the words of one beam, where a row has those of all); 0: not known */
     uint64_t lineage = 0;               /* the same for what is made in the same way of the same shapes */
     uint64_t matches = 0;               /* the lineage of the mask that says where an answer is right */
-    float scale = 1;
+    float scale = 1, goal = 0;
     int depth = 0;                      /* at most DEPTH_MOST: evaluation and the end of a chain are recursive */
     Fill fill = Fill::number;
     c10::ScalarType type = at::kByte;
@@ -54,6 +54,7 @@ struct Version {
     bool falls = false;                 /* a loss or a distance: the next one is smaller */
     bool is_match = false;              /* says where an answer is right, or how often */
     bool is_loss = false;               /* falls, or is made of what does */
+    bool is_objective = false;          /* the program makes a loss of it by a minus: it comes closer to `goal` from below */
     bool is_made_up = false;            /* not even computed from plausible values */
 };
 using VersionP = std::shared_ptr<Version>;

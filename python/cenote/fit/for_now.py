@@ -13,7 +13,7 @@ MOST = 0.5  # of the growth, from which on a cause explains it
 
 
 GROWS = {"live": "grows", "peak": "the peak of a step grows", "outside": "memory outside PyTorch grows", "held": "what the allocator holds grows"}
-LATE = "the state of parameters that have had no gradient yet has no room"
+LATE = "state of the optimizer that is still to come has no room"
 
 
 class Pace(NamedTuple):
@@ -140,8 +140,11 @@ def late_lines(reports: Sequence[dict[str, Any]]) -> list[str]:
     for report in reports:
         late = (report.get("growth") or {}).get("late")
         most = max((late_bytes(report, device) for device in report["devices"]), default=0)
-        if late and most:
-            rank = f"rank {report['rank']}: " if report["rank"] is not None else ""
+        rank = f"rank {report['rank']}: " if report["rank"] is not None else ""
+        if late and most and late["history"]:
+            lines.append(f"  {rank}the optimizer keeps {late['history']:,} steps, and has {late['kept']:,} of them: "
+                         f"{readable(most)} more once it has all")
+        elif late and most:
             lines.append(f"  {rank}{late['parameters']:,} of the optimizer's {late['of']:,} parameters have had no gradient yet: "
                          f"{readable(most)} more once they have, for it and the state")
     return lines

@@ -25,6 +25,7 @@ from cenote.labels import names as naming
 from cenote.labels.frames import Frames
 from cenote.labels.marker import Marker
 from cenote.labels.names import Names
+from cenote.labels.visiting import Visiting
 from cenote.native import bindings
 from cenote.native.bindings import Error
 
@@ -139,6 +140,7 @@ class Labels:
         setters: list[Callable[[int], Any]] = [bindings.function("cenote_phase_set")] if bindings.is_torchs(torch) else []
         self.phases = Phases(Frames(torch), setters + ([names.set_phase] if names is not None else []))
         self.marker = Marker(torch, names)
+        self.visiting = Visiting(self.marker, torch.compiler.is_compiling, replace)
         self.stepping: "Optional[weakref.ref[Any]]" = None  # the optimizer that stepped last
         self.is_on = True
         self.undo: list[Undo] = [self.wrap_modules(), self.hook_optimizers()]
@@ -147,6 +149,7 @@ class Labels:
         self.is_on = False
         while self.undo:
             self.undo.pop()()
+        self.visiting.stop()
         self.marker.forget()
         self.phases.end_all()
         if self.names is not None:
@@ -186,6 +189,7 @@ class Labels:
         looks = not self.torch._C._get_tracing_state()  # a trace has in it what is asked of a tensor, and torch.jit.trace compares two of them
         depth = self.enter(module, args, kwargs, looks)
         if looks:
+            self.visiting.look()
             self.marker.first_call(module)
         doing = self.phases.begin(FORWARD if is_training else EVALUATION)
         _thread.is_inside, lasts = True, False

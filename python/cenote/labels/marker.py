@@ -103,6 +103,10 @@ class Marker:
     def holder(self, root: int, name: str, tensor: Any, of: int = -1) -> int:
         return UNNAMED if self.names is None else self.names.number(Holder(root, name, shape_of(tensor), of))
 
+    def several(self, root: int, name: str, word: str) -> int:
+        """Of tensors of a module that have one block; `word` stands in place of a shape."""
+        return UNNAMED if self.names is None else self.names.number(Holder(root, name, word))
+
     # --- modules
 
     def first_call(self, module: Any) -> None:
@@ -177,7 +181,7 @@ class Marker:
             return
         block, names = tensor.untyped_storage().data_ptr(), of.name.split(".")[:-1]
         names = flat[block] = list(os.path.commonprefix([flat.get(block, names), names]))
-        self.block(block, kind, self.names.number(Holder(of.root, ".".join(names), "several")))
+        self.block(block, kind, self.several(of.root, ".".join(names), "several"))
 
     def place_of(self, module: Any) -> tuple[int, str]:
         """The root that the module belongs to, and its name there."""

@@ -8,7 +8,7 @@ import collections
 import sys
 import weakref
 from types import FrameType, ModuleType
-from typing import Any, Iterator, NamedTuple, Optional
+from typing import Any, Collection, Iterator, NamedTuple, Optional
 
 from cenote.base import source
 from cenote.base.variables import variables
@@ -191,12 +191,28 @@ class Naming:
 
     def root(self, module: Any) -> int:
         variable, owner, name = variable_of(module, self.module_type)
+        if variable:
+            variable, owner, name = self.told_apart(variable, owner, name, module)
         kind = kind_of(owner)
         number = next((at for at, root in enumerate(self.roots) if root.module() is owner or (root.module() is None and root.variable == variable
                                                                                              and root.kind == kind)), len(self.roots))
         before = self.roots[number].variable if number < len(self.roots) else ""
         self.roots[number:number + 1] = [Root(variable or before, kind, weakref.ref(owner))]
         return self.make(number, name, module)
+
+    def told_apart(self, variable: str, owner: Any, name: str, module: Any) -> tuple[str, Any, str]:
+        """Two models go through one function, and `model` leads to both in turn: each goes by another variable if there is one."""
+        for at, root in enumerate(self.roots):
+            other = root.module()
+            if root.variable != variable or other is None or other is owner:
+                continue
+            taken = {each.variable for each in self.roots}
+            found = variable_of(module, self.module_type, taken)
+            variable, owner, name = found if found[0] else (variable, owner, name)
+            others, other_owner, _ = variable_of(other, self.module_type, taken | {variable})
+            if others and other_owner is other:
+                self.roots[at] = root._replace(variable=others)
+        return variable, owner, name
 
     def make(self, root: int, name: str, module: Any) -> int:
         reference = weakref.ref(module)
@@ -239,9 +255,9 @@ class Naming:
         return self.shown(self.paths[number].root, self.paths[number].name)
 
 
-def variable_of(module: Any, module_type: type) -> tuple[str, Any, str]:
+def variable_of(module: Any, module_type: type, taken: Collection[str] = ()) -> tuple[str, Any, str]:
     """The variable that leads to the module: its name, the module that it names, and the name of `module` inside that. The program's own frames come
-    before those of libraries."""
+    before those of libraries. `taken`: names of variables that lead to others, too."""
     frames: list[FrameType] = []
     frame: Optional[FrameType] = sys._getframe(1)
     while frame is not None and len(frames) < FRAMES_MAX:
@@ -252,7 +268,7 @@ def variable_of(module: Any, module_type: type) -> tuple[str, Any, str]:
     for some in (own, [frame for frame in frames if frame not in own]):
         for each in some:
             for names in (variables(each), each.f_globals if each in own else {}):
-                found = look(names, module, module_type, some is own)
+                found = look({name: names[name] for name in list(names) if name not in taken}, module, module_type, some is own)
                 if found is not None:
                     return found
     return "", module, ""
