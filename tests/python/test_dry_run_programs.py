@@ -142,5 +142,5 @@ def test_a_history_that_fills_is_no_growth(dry):  # noqa: F811
     """L-BFGS with a line search, which reads losses until one is small enough. Here its history takes several steps to be full."""
     done, found = dry(SEARCHED, "--gpu", "4GiB", "--unknown", "typical")
     assert done.returncode == 0 and "fits for now" not in done.stdout, done.stdout + done.stderr
-    late = found["processes"][0]["growth"]["late"]
-    assert late is None or (late["parameters"], late["history"]) == (0, 10) and "the optimizer keeps 10 steps, and has" in done.stdout, done.stdout
+    late = found["processes"][0]["growth"].get("late")  # if the run ended before it was full
+    assert not late or (late["parameters"], late["history"]) == (0, 10) and "the optimizer keeps 10 steps, and has" in done.stdout, done.stdout

@@ -111,9 +111,8 @@ static uint64_t lineage_of(const Operator &what, size_t place, const std::vector
     uint64_t sum = std::hash<std::string>()(what.name) + place + (first ? first->lineage : 0);
     bool is_softmax = what.fill == Fill::probability || what.fill == Fill::log_probability;
     int64_t dimension = is_softmax && arguments.size() > 1 ? arguments[1].number : INT64_MIN;
-    for (const Shape &shape : arguments)
-        sum = (sum ^ features(shape, !first, dimension)) * 0x100000001B3ull;
-    return sum;
+    /* The others are targets, masks and weights. */
+    return arguments.empty() ? sum : (sum ^ features(arguments[0], !first, dimension)) * 0x100000001B3ull;
 }
 
 bool is_free_mask(const Version &v)
