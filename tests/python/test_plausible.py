@@ -157,6 +157,7 @@ OBJECTIVES = """
         (one, mask), (other, _) = answers(len(x)), answers(len(x))
         said = ((one - other) * mask).sum(-1)
         return -F.logsigmoid(0.1 * (said[:4] - said[4:])).mean()
+    assert (answers(40)[0] < 0).all()
     losses = {
         "likelihood": lambda x: -torch.distributions.Normal(0., 1.).log_prob(x).sum(-1).mean(),
         "cross entropy": lambda x: -x.log_softmax(-1)[:, 0].mean(),
@@ -271,7 +272,7 @@ def test_what_is_read_in_backward_has_the_line_of_its_forward(dry):  # noqa: F81
 
 
 STRANGE = """
-    import itertools, torch
+    import ctypes, itertools, torch
     def flat(value):
         return itertools.chain.from_iterable(map(flat, value)) if isinstance(value, list) else [value]
     def show(got, want):
@@ -317,6 +318,11 @@ STRANGE = """
     for made in (torch.ones(2, device="cuda").resize_(16), torch.empty(0, device="cuda").resize_(16)):
         show((made + 0).tolist(), None)
         show((made + 0).sum().item(), None)
+    one, other = sorted((torch.full((4,), 1.0, device="cuda") for _ in range(2)), key=torch.Tensor.data_ptr)
+    there, zeros = ctypes.c_uint64(other.data_ptr()), (ctypes.c_float * 4)()
+    ctypes.CDLL("libcuda.so.1").cuMemcpyHtoD_v2(there, ctypes.byref(zeros), ctypes.c_size_t(16))
+    numbers = (other + 0).tolist()      # made up, and nothing that lies behind its neighbour
+    assert one.tolist() == [1.0] * 4 and numbers == other.tolist() and all(1e-6 < abs(number) < 9 for number in numbers), numbers
 """
 
 
