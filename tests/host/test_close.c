@@ -7,9 +7,7 @@
 #include "tests/patience.h"
 #include "tests/rounds.h"
 
-#include <hwloc.h>
 #include <pthread.h>
-#include <sys/mman.h>
 
 #define THREADS 48
 #define BLOCKS 16 /* that each thread keeps when it ends */
@@ -45,26 +43,10 @@ static void *use_and_end(void *arg)
     return arg;
 }
 
-/* hwloc reads this machine once, and then what it has written down: in a virtual machine it takes 14 ms to read the configuration of all PCI devices,
-   and pinned memory is opened 500 times here. */
-static void write_machine_down(void)
-{
-    static char path[32];
-    hwloc_topology_t machine;
-    if (getenv("HWLOC_XMLFILE"))
-        return;
-    snprintf(path, sizeof path, "/proc/self/fd/%d", memfd_create("topology", 0));
-    REQUIRE(!hwloc_topology_init(&machine) && !hwloc_topology_set_io_types_filter(machine, HWLOC_TYPE_FILTER_KEEP_IMPORTANT));
-    REQUIRE(!hwloc_topology_load(machine) && !hwloc_topology_export_xml(machine, path, 0));
-    hwloc_topology_destroy(machine);
-    setenv("HWLOC_XMLFILE", path, 1);
-    setenv("HWLOC_THISSYSTEM", "1", 1);
-}
-
 static void open_card(struct scene *scene)
 {
     struct sim_shape shape = scene_card(64 * MIB);
-    write_machine_down();
+    pinned_write_machine_down();
     scene_open_card(scene, &shape);
     context = scene->context;
     atomic_store(&refused, 0);
