@@ -96,16 +96,15 @@ static void put_passes(char *line, size_t room)
     }
 }
 
-/* A program whose every request was left to the driver has no figures. */
+/* A program whose every request was left to the driver has no figures. One that has made none, as a shell, may have no driver either. */
 static void tell_of_passes_alone(void)
 {
-    char line[1024] = "cenote: nothing was served (cenote ";
-    size_t before;
-    put(line, sizeof line, "%s%s)", real_way, real()->is_simulated ? " on a simulated GPU" : "");
-    before = strlen(line);
-    put_passes(line, sizeof line);
-    if (strlen(line) > before)
-        fprintf(stderr, "%s\n", line);
+    char line[1024] = "cenote: nothing was served (cenote ", passes[512] = "";
+    put_passes(passes, sizeof passes);
+    if (!*passes)
+        return;
+    put(line, sizeof line, "%s%s)%s", real_way, real()->is_simulated ? " on a simulated GPU" : "", passes);
+    fprintf(stderr, "%s\n", line);
 }
 
 __attribute__((destructor)) static void tell(void)

@@ -42,8 +42,8 @@ def make_parser() -> Parser:
                         "LD_PRELOAD: docs/preload.md")
     parser.add_argument("--forward", action="store_true", help="the same by a libcuda.so.1 in front of the driver's, for programs that get past "
                         "LD_PRELOAD: docs/preload.md")
-    parser.add_argument("--trace", metavar="FILE", help="record what cenote allocates and write it when the program ends, for `cenote view` "
-                        "and `cenote replay`; gzip if FILE ends in .gz; %%p in FILE becomes the process id")
+    parser.add_argument("--trace", metavar="FILE", help="record what cenote allocates, also as PyTorch's allocator, and write it when the program "
+                        "ends, for `cenote view` and `cenote replay`; gzip if FILE ends in .gz; %%p in FILE becomes the process id")
     parser.add_argument("--report", metavar="FILE.html", help="write the page of `cenote view` when the program ends, with each block's kind, module "
                         "and line; under cenote, unless --allocator says native or expandable")
     parser.add_argument("--json", metavar="FILE", help="write the program's memory figures, in all and for each step, when it ends")
@@ -55,7 +55,8 @@ def run_main(arguments: Sequence[str]) -> int:
     parser = make_parser()
     ours, program = split(arguments, VALUED)
     options = parser.parse_args(ours)
-    allocator_name = options.allocator or ("cenote" if options.report else None)
+    preloaded = options.preload or options.forward  # then PyTorch's own allocator takes its segments from cenote
+    allocator_name = options.allocator or ("cenote" if options.report or options.trace and not preloaded else None)
     wish = environment.Wish(options.sim, options.devices, options.lag, allocator_name, options.trace, options.json, options.report,
                             options.quirk, options.prices, line=not options.quiet)
     try:

@@ -46,6 +46,7 @@ static void *use_and_end(void *arg)
 static void open_card(struct scene *scene)
 {
     struct sim_shape shape = scene_card(64 * MIB);
+    pinned_write_machine_down();
     scene_open_card(scene, &shape);
     context = scene->context;
     atomic_store(&refused, 0);

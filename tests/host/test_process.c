@@ -103,6 +103,7 @@ static void forks_while_it_is_opened(void)
 
 CASE(a_process_may_fork_while_another_thread_opens)
 {
+    pinned_write_machine_down();
     FORKS_BESIDE_THREADS();
     EXPECT_EQ(status_of(forks_while_it_is_opened), 0);
 }

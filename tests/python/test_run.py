@@ -166,6 +166,12 @@ class TestSimulated:
     def test_the_allocator(self, show, allocator, setting):
         assert show(*SIM, "--allocator", allocator)["PYTORCH_CUDA_ALLOC_CONF"] == setting
 
+    def test_a_trace_is_of_cenote(self, show, tmp_path):
+        """README: `cenote run --trace t.csv.gz train.py`. Without cenote as PyTorch's allocator it recorded nothing, and did not say so."""
+        trace = ("--trace", tmp_path / "t.csv.gz")
+        assert show(*SIM, *trace)["CENOTE"] == "on"
+        assert show(*SIM, *trace, "--preload")["CENOTE"] is None
+
     def test_the_driver_is_the_simulated_one(self, run, simulation_library):
         code = ("import ctypes; d = ctypes.CDLL('libcuda.so.1'); n = ctypes.c_int(); assert d.cuInit(0) == 0; d.cuDeviceGetCount(ctypes.byref(n));"
                 "print(n.value, *{l.split(None, 5)[5] for l in open('/proc/self/maps') if 'libcuda.so.1' in l}, sep='\\n', end='')")
@@ -271,6 +277,11 @@ class TestPreload:
 
     def test_a_program_that_takes_no_memory_says_nothing(self, run):
         assert run("run", *SIM, "--preload", "--", "true").stderr == ""
+
+    def test_a_program_without_a_driver(self, run):
+        """As each tool that a program starts: with the line at the end it ended by a segmentation fault."""
+        done = run("run", "--preload", "--", "echo", "well")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "well\n", "")
 
     def test_off_is_a_contradiction(self, run):
         done = run("run", *SIM, "--preload", "--", "true", CENOTE_PRELOAD="off")

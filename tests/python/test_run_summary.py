@@ -6,6 +6,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 from conftest import CENOTE, ROOT
@@ -236,7 +237,7 @@ def test_figures_are_as_small_as_they_are(requested, reserved, words):
     assert run_summary.line(found) == words + "1 driver call (cenote)"
 
 
-def assert_shown(report, figures):
+def assert_shown(report, figures, began):
     """A browser shows what of an unmodified script holds the memory, and how much was reserved."""
     with browser.Browser() as page:
         def legend(division):
@@ -252,6 +253,8 @@ def assert_shown(report, figures):
         assert f"{peak} MiB\npeak reserved" in page.text("#figures")
         largest = page.value("[...document.querySelector('#holders tr').cells].map(cell => cell.innerText)")
         assert largest[:4] == ["32.0 MiB", "workspaces of cuBLAS", "workspaces of cuBLAS", "model.1.inner"]
+        first, last = page.value("[state.view.times[0], state.view.times.at(-1)]")
+        assert 0 <= first < last < (time.monotonic() - began) * 1e6, "times count from the first record, or from the start of the program"
         assert not page.complaints()
 
 
@@ -259,11 +262,12 @@ def assert_shown(report, figures):
 @pytest.mark.simulation
 @pytest.mark.browser
 def test_under_cenote_with_a_report(trained, tmp_path):
+    began = time.monotonic()
     said, figures = trained("--report", tmp_path / "memory.html")
     assert re.search(r"^cenote: peak requested \d+\.\d\d MiB, peak reserved \d+\.\d\d MiB, waste [\d.]+ %, [\d,]+ driver calls, 1 trim "
                      r"\(cenote on a simulated GPU\)$", said, re.MULTILINE), said
     assert re.search(r"^cenote: \S*memory\.html: [\d.]+ MB; open it in a browser$", said, re.MULTILINE), said
-    assert_shown(tmp_path / "memory.html", figures)
+    assert_shown(tmp_path / "memory.html", figures, began)
     assert figures["allocator"] == "cenote" and figures["modelled_driver_ns"] > 0
     asked = [step["requested"] for step in figures["steps"]]
     assert len(asked) == 3 and asked[0] < asked[1] < asked[2] and max(asked) <= figures["reserved_peak"]
@@ -274,9 +278,10 @@ def test_under_cenote_with_a_report(trained, tmp_path):
 @pytest.mark.browser
 @pytest.mark.parametrize("allocator", ["native", "expandable"])
 def test_under_pytorchs_own(trained, tmp_path, allocator):
+    began = time.monotonic()
     said, figures = trained("--allocator", allocator, "--report", tmp_path / "memory.html")
     assert all(line.startswith("cenote: ") for line in spoken(said).splitlines()), said  # a first user sees no warning of PyTorch's
-    assert_shown(tmp_path / "memory.html", figures)
+    assert_shown(tmp_path / "memory.html", figures, began)
     assert f"({allocator} on a simulated GPU)" in said and "trims" not in said
     assert figures["allocator"] == allocator and figures["trims"] is None and 0 < figures["requested_peak"] <= figures["reserved_peak"]
     assert [step["step"] for step in figures["steps"]] == [1, 2, 3]

@@ -64,15 +64,16 @@ def from_ledger(title: str, device: int, names: Names, logged: Sequence[LoggedSt
     if len(blocks) >= LOG_MAX:
         history.notes.append(f"Of blocks that are no more, the page knows the last {LOG_MAX // 2:,} or more; older ones are left out.")
     events = sorted([(one.went, at) for at, one in enumerate(blocks) if one.went] + [(one.came, at) for at, one in enumerate(blocks)])
+    began = min((one.came_us for one in blocks), default=0.0)  # the clock of the system counts from its start
     numbers: dict[int, int] = {}
     rows = []
     for event, at in events:
         one = blocks[at]
         if event == one.came:
-            numbers[at] = history.allocate(one.block.size, one.block.at, one.came_us)
+            numbers[at] = history.allocate(one.block.size, one.block.at, one.came_us - began)
             rows.append(names_of(reader, one.block))
         else:
-            history.free(numbers[at], one.went_us)
+            history.free(numbers[at], one.went_us - began)
         history.reserved.append(one.came_reserved if event == one.came else one.went_reserved)
     put(history, rows)
     history.divide_by_size()

@@ -46,6 +46,7 @@ class PhantomStore(Store):
         self.world, self.members, self.tell_members = world, members, tell_members
         self.inner: Any = FileStore(path) if len(world.real) > 1 else HashStore()
         self.own: set[str] = set()  # keys that this rank has set
+        self.stood_in: set[str] = set()  # those of them whose value was taken for a phantom's
         self.counted: dict[str, int] = {}  # what this rank has added, by the key of a count
 
     # --- ids
@@ -111,16 +112,21 @@ class PhantomStore(Store):
                     return own
         return None
 
+    def patience(self, key: str) -> float:
+        """How long real ranks have to set the key. None did for the first phantom whose key differs from this only in its number: none will now."""
+        return 0 if self.swapped(key) in self.stood_in else OTHER_SECONDS
+
     def get(self, key: str) -> bytes:
         maker = self.maker_of_id(key) if self.is_id_key(key) else None
         if self.is_id_key(key) and (maker is None or not self.world.is_real(maker)):
             if not self.inner.check([key]):
                 self.inner.compare_set(key, "", os.urandom(ID_BYTES // 2).hex())  # real ranks that get it at one time get the same
-        elif not (self.found(key, self.world.real, OTHER_SECONDS) if maker is None else self.found(key, [maker], REAL_SECONDS)):
+        elif not (self.found(key, self.world.real, self.patience(key)) if maker is None else self.found(key, [maker], REAL_SECONDS)):
             own = self.swapped(key)
             if own is None:
                 raise NotKnown(f"rank {self.world.rank} gets the key {key!r} of the store, which no real rank has set: a phantom's value cannot be "
                                "made up. If one rank sets it, name that rank, too (--rank)")
+            self.stood_in.add(own)
             key = own
         value = bytes(self.inner.get(key))
         is_count = key in self.counted and COUNT.fullmatch(value)

@@ -85,7 +85,7 @@ complete -c cenote -n '_shtab_cenote_using run' -l prices -xka "a100 h100 conten
 complete -c cenote -n '_shtab_cenote_using run' -l allocator -xka "native expandable cudaMallocAsync cenote" -d 'PyTorch'"'"'s allocator: native, expandable, cudaMallocAsync, cenote'
 complete -c cenote -n '_shtab_cenote_using run' -l preload -d 'cenote serves all device memory that the program and its libraries take, by LD_PRELOAD: docs/preload.md'
 complete -c cenote -n '_shtab_cenote_using run' -l forward -d 'the same by a libcuda.so.1 in front of the driver'"'"'s, for programs that get past LD_PRELOAD: docs/preload.md'
-complete -c cenote -n '_shtab_cenote_using run' -l trace -xka "(__fish_complete_path (commandline -ct))" -d 'record what cenote allocates and write it when the program ends, for `cenote view` and `cenote replay`; gzip if FILE ends in .gz; %p in FILE becomes the process id'
+complete -c cenote -n '_shtab_cenote_using run' -l trace -xka "(__fish_complete_path (commandline -ct))" -d 'record what cenote allocates, also as PyTorch'"'"'s allocator, and write it when the program ends, for `cenote view` and `cenote replay`; gzip if FILE ends in .gz; %p in FILE becomes the process id'
 complete -c cenote -n '_shtab_cenote_using run' -l report -xka "(__fish_complete_path (commandline -ct))" -d 'write the page of `cenote view` when the program ends, with each block'"'"'s kind, module and line; under cenote, unless --allocator says native or expandable'
 complete -c cenote -n '_shtab_cenote_using run' -l json -xka "(__fish_complete_path (commandline -ct))" -d 'write the program'"'"'s memory figures, in all and for each step, when it ends'
 complete -c cenote -n '_shtab_cenote_using run' -l quiet -d 'print no line at the end'

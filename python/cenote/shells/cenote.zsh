@@ -117,7 +117,7 @@ _shtab_cenote_run_options=(
   "--allocator[PyTorch\'s allocator\: native, expandable, cudaMallocAsync, cenote]:NAME:(native expandable cudaMallocAsync cenote)"
   "--preload[cenote serves all device memory that the program and its libraries take, by LD_PRELOAD\: docs\/preload.md]"
   "--forward[the same by a libcuda.so.1 in front of the driver\'s, for programs that get past LD_PRELOAD\: docs\/preload.md]"
-  "--trace[record what cenote allocates and write it when the program ends, for \`cenote view\` and \`cenote replay\`\; gzip if FILE ends in .gz\; \%p in FILE becomes the process id]:FILE:_files"
+  "--trace[record what cenote allocates, also as PyTorch\'s allocator, and write it when the program ends, for \`cenote view\` and \`cenote replay\`\; gzip if FILE ends in .gz\; \%p in FILE becomes the process id]:FILE:_files"
   "--report[write the page of \`cenote view\` when the program ends, with each block\'s kind, module and line\; under cenote, unless --allocator says native or expandable]:FILE.html:_files"
   "--json[write the program\'s memory figures, in all and for each step, when it ends]:FILE:_files"
   "--quiet[print no line at the end]"
