@@ -2,9 +2,9 @@
  * contents.c: the bytes of all physical memory of the machine, as far as they are kept.
  *
  * Physical memory is numbered by offset (model.c gives each device its area) and divided in leaves of 64 KiB. A leaf gets a place in the
- * store when it is first written, until the store is full: it has shape.data bytes. Writes beyond that are dropped. From then on leaves without
- * a place have unknown contents: they differ from nothing, and read as zero, which is said once. Few programs read back what they wrote so
- * much of. Before that such leaves are zero.
+ * store when it is first written, until the store is full: it has shape.data bytes. A write beyond that is dropped, and its leaf is LOST: its
+ * contents are unknown, differ from nothing, and read as zero, which is said once. Few programs read back what they wrote so much of. It gets a
+ * place again when all of it is written: beside a part that is kept the rest would seem to be zero. A leaf that was not written is zero.
  *
  * Memory that other processes may map has its bytes elsewhere: flat, in a file that all of them map (shared.c). Its offset then
  * says where, as FLAT plus the address; so finding its bytes takes no table. Such memory has a budget of its own, again shape.data bytes,
@@ -19,13 +19,14 @@
 
 #define LEAF (64u << 10)
 #define RUN_LEAST 16u       /* leaves given back side by side whose pages go back to the host */
+#define LOST UINT32_MAX     /* in the place of a place */
 #define FLAT (1ull << 63)
 #define NOWHERE (1ull << 62)
 #define IS_SHARED(offset) ((offset) >> 62)
 
 static struct {
     char     *store;
-    uint32_t *place;        /* of each leaf in the store, from 1; 0: not kept */
+    uint32_t *place;        /* of each leaf in the store, from 1; 0: not kept; LOST */
     uint32_t *given_back;   /* stack of places */
     uint64_t  leaves;
     uint32_t  places;       /* in the store */
@@ -89,7 +90,7 @@ bool contents_reset(uint64_t bytes)
     if (!fits) {
         close_store();
         opened = open_store(bytes / LEAF, most);
-    } else if (contents.used) {
+    } else if (contents.used || contents.dropped) {
         madvise(contents.place, place_bytes(), MADV_DONTNEED);
         madvise(contents.store, store_bytes(), MADV_DONTNEED);
     }
@@ -105,7 +106,7 @@ static char *bytes_at(uint64_t offset)
     if (IS_SHARED(offset))
         return offset & FLAT ? (char *)(offset & ~FLAT) : NULL;
     uint32_t place = contents.place[offset / LEAF];
-    return place ? contents.store + (uint64_t)(place - 1) * LEAF + offset % LEAF : NULL;
+    return place && place != LOST ? contents.store + (uint64_t)(place - 1) * LEAF + offset % LEAF : NULL;
 }
 
 void contents_drop(void)
@@ -113,10 +114,10 @@ void contents_drop(void)
     contents.dropped = true;
 }
 
-/* False: something else may have been written there, which was dropped. */
+/* False: something was written there which was dropped. */
 bool contents_are_kept(uint64_t offset)
 {
-    return !contents.dropped || bytes_at(offset);
+    return IS_SHARED(offset) ? offset & FLAT : contents.place[offset / LEAF] != LOST;
 }
 
 static void tell_unknown(void)
@@ -138,14 +139,15 @@ static uint32_t take_place(void)
     return contents.used < contents.places ? ++contents.used : 0;
 }
 
-static char *bytes_to_write(uint64_t offset)
+/* Where `bytes`, inside one leaf, are to be written; NULL: they are dropped. */
+static char *bytes_to_write(uint64_t offset, uint64_t bytes)
 {
     if (IS_SHARED(offset))
         return bytes_at(offset);
-    uint32_t *place = &contents.place[offset / LEAF];
-    if (!*place)
-        *place = take_place();
-    if (!*place)
+    uint32_t *place = &contents.place[offset / LEAF], taken = 0;
+    if (!*place || (*place == LOST && bytes == LEAF))
+        *place = (taken = take_place()) ? taken : LOST;
+    if (*place == LOST)
         contents_drop();
     return bytes_at(offset);
 }
@@ -185,7 +187,8 @@ static void clear(uint64_t offset, uint64_t bytes)
 {
     uint32_t *place = IS_SHARED(offset) ? NULL : &contents.place[offset / LEAF];
     if (place && *place && bytes == LEAF) {
-        give_place(*place);
+        if (*place != LOST)
+            give_place(*place);
         *place = 0;
     } else if (bytes_at(offset)) {
         memset(bytes_at(offset), 0, bytes);
@@ -195,7 +198,7 @@ static void clear(uint64_t offset, uint64_t bytes)
 /* A leaf at an edge may be shared with a neighbour (where the granularity is small): only its part is cleared then. */
 void contents_forget(uint64_t offset, uint64_t bytes)
 {
-    for (uint64_t end = offset + bytes, part; offset < end && contents.used > contents.back_count; offset += part) {
+    for (uint64_t end = offset + bytes, part; offset < end && (contents.dropped || contents.used > contents.back_count); offset += part) {
         part = leaf_part(offset, end - offset);
         clear(offset, part);
     }
@@ -217,7 +220,7 @@ void contents_fill(uint64_t offset, uint64_t pattern, unsigned width, uint64_t b
 {
     for (uint64_t end = offset + bytes, part; offset < end; offset += part) {
         part = leaf_part(offset, end - offset);
-        char *to = pattern ? bytes_to_write(offset) : NULL;
+        char *to = pattern ? bytes_to_write(offset, part) : NULL;
         if (to)
             fill_bytes(to, pattern, width, part);
         else if (!pattern)
@@ -248,7 +251,7 @@ uint64_t contents_differ(uint64_t offset, uint64_t pattern, uint64_t bytes)
         if (at)
             different += words_that_differ(at, pattern, part);
         else
-            different += pattern && !contents.dropped ? part / 8 : 0;
+            different += pattern && contents_are_kept(offset) ? part / 8 : 0;
     }
     return different;
 }
@@ -258,7 +261,7 @@ void contents_write(uint64_t offset, const void *from, uint64_t bytes)
     const char *source = from;
     for (uint64_t end = offset + bytes, part; offset < end; offset += part, source += part) {
         part = leaf_part(offset, end - offset);
-        char *to = bytes_to_write(offset);
+        char *to = bytes_to_write(offset, part);
         if (to)
             memcpy(to, source, part);
     }
@@ -275,9 +278,19 @@ void contents_read(uint64_t offset, void *to, uint64_t bytes)
             continue;
         }
         memset(target, 0, part);
-        if (contents.dropped)
+        if (!contents_are_kept(offset))
             tell_unknown();
     }
+}
+
+static void lose(uint64_t offset)
+{
+    if (IS_SHARED(offset))
+        return;
+    if (bytes_at(offset))
+        give_place(contents.place[offset / LEAF]);
+    contents.place[offset / LEAF] = LOST;
+    contents_drop();
 }
 
 void contents_copy(uint64_t to, uint64_t from, uint64_t bytes)
@@ -287,10 +300,15 @@ void contents_copy(uint64_t to, uint64_t from, uint64_t bytes)
         part = leaf_part(from, end - from);
         part = leaf_part(to, part);
         const char *source = bytes_at(from);
-        char *target = source || bytes_at(to) ? bytes_to_write(to) : NULL;
-        if (target)
+        char *target = source || bytes_at(to) ? bytes_to_write(to, part) : NULL;
+        if (!contents_are_kept(from))
+            lose(to);
+        else if (target)
             memmove(target, source ? source : zeros, part);
+        else if (!source)
+            clear(to, part);
     }
+    end_run();
 }
 
 bool contents_may_share(uint64_t bytes)

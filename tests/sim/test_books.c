@@ -133,6 +133,50 @@ CASE(contents_beyond_the_budget_are_unknown_not_wrong)
     EXPECT_EQ(sim_mismatches(), (1 << 20) / 8);
 }
 
+/* Its first half was dropped. When there is room again, the second half alone gets no place: beside it the first would seem to be zero. */
+CASE(a_leaf_of_which_a_part_was_dropped_stays_unknown_until_all_of_it_is_written)
+{
+    struct sim_shape shape = simulated_shape();
+    const size_t leaf = 64 << 10, half = leaf / 2;
+    shape.data = PAGE;
+    simulated_begin_as(&shape);
+    struct machine_range full = machine_map(1), other = machine_map(1);
+    EXPECT_OK(sim_launch_fill(NULL, full.at, 7, PAGE));
+    EXPECT_OK(sim_launch_fill(NULL, other.at, 8, half));
+    machine_unmap(full);
+    EXPECT_OK(sim_launch_fill(NULL, other.at + half, 8, half));
+    EXPECT_OK(sim_launch_expect(NULL, other.at, 8, leaf));
+    EXPECT_EQ(sim_mismatches(), 0);
+    EXPECT_OK(sim_launch_fill(NULL, other.at, 8, leaf));
+    EXPECT_OK(sim_launch_expect(NULL, other.at, 9, leaf));
+    EXPECT_EQ(sim_mismatches(), leaf / 8);
+    machine_unmap(other);
+    other = machine_map(1); /* memory that is new is not lost */
+    EXPECT_OK(sim_launch_fill(NULL, other.at, 8, half));
+    EXPECT_OK(sim_launch_expect(NULL, other.at, 9, half));
+    EXPECT_EQ(sim_mismatches(), (leaf + half) / 8);
+    machine_unmap(other);
+}
+
+CASE(a_copy_of_what_was_not_kept_is_not_known)
+{
+    struct sim_shape shape = simulated_shape();
+    const size_t leaf = 64 << 10;
+    shape.data = leaf;
+    simulated_begin_as(&shape);
+    struct machine_range range = machine_map(1);
+    CUdeviceptr kept = range.at, lost = kept + leaf, zero = lost + leaf;
+    EXPECT_OK(sim_launch_fill(NULL, kept, 7, leaf));
+    EXPECT_OK(sim_launch_fill(NULL, lost, 7, leaf));
+    EXPECT_OK(sim_launch_expect(NULL, zero, 7, leaf)); /* it was never written, and is known */
+    EXPECT_EQ(sim_mismatches(), leaf / 8);
+    EXPECT_OK(cuMemcpyDtoD(zero, lost, leaf));
+    EXPECT_OK(cuMemcpyDtoD(kept, lost, leaf));
+    EXPECT_OK(sim_launch_expect(NULL, kept, 9, 3 * leaf));
+    EXPECT_EQ(sim_mismatches(), leaf / 8);
+    machine_unmap(range);
+}
+
 /* The text that a copy to the host of the page at `from` brings to stderr. */
 static void read_back(CUdeviceptr from, char *said, size_t room)
 {
