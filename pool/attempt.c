@@ -285,7 +285,7 @@ static enum attempt place_and_fill(struct climb *c)
         note_poll(c->arena, &place);
         return ATTEMPT_DONE;
     }
-    if (c->rung > RUNG_BUDGET && c->arena->small && pool_try_heaps(pool, c->arena, &who, c->request, &c->at))
+    if ((c->rung > RUNG_BUDGET || pool->remap.wastes) && c->arena->small && pool_try_heaps(pool, c->arena, &who, c->request, &c->at))
         return ATTEMPT_DONE;
     if (fit == FIT_WITH_PAGES)
         return fill_from_plan(c, &who, &place);

@@ -20,7 +20,11 @@ bool pool_reserve_books(cenote_pool *pool, uint64_t mark)
            (!(mark & MARK_LABELS) || rows_reserve(pool, mark));
 }
 
-/* Adds what this arena demands to the request: a size class or a rounded size, whether it needs pages of its own. LOCKING: the pool's lock. */
+/*
+ * Adds what this arena demands to the request: a size class or a rounded size, whether it needs pages of its own, which heap. Slabs stay beside large
+ * blocks as long as the pool does not waste: few outlive these, and programs whose large blocks grow hold twice as much without them in between.
+ * LOCKING: the pool's lock.
+ */
 void pool_shape(const cenote_pool *pool, const struct arena *a, struct request *q)
 {
     q->at_segment_end = provider_guards(pool, a);
@@ -29,8 +33,8 @@ void pool_shape(const cenote_pool *pool, const struct arena *a, struct request *
     request_make(q, !a->is_private && !q->exclusive_pages && !q->at);
     if (q->exclusive_pages && !q->alone)
         request_cover_pages(q, 1ull << pool->store.pages.shift);
-    else if (__builtin_expect(pool->remap.wastes, 0) && !a->is_private && provider_moves_pages(pool, a))
-        request_choose_heap(q, pool->store.pages.shift);
+    else if ((q->class == CLASS_NONE || pool->remap.wastes) && !a->is_private && provider_moves_pages(pool, a))
+        request_choose_heap(q, pool->store.pages.shift, pool->remap.wastes);
 }
 
 /* The block that heap_take took, with its pages in place, becomes what was asked for. LOCKING: the pool's lock. */
@@ -86,14 +90,14 @@ enum fit pool_try(cenote_pool *pool, struct arena *a, const struct requester *wh
 }
 
 /*
- * Memory is short: serves the request from pages in place in any heap of the arena, whatever the size of what lies there. LOCKING: the pool's
- * lock.
+ * Memory is short, or the pool wastes it: serves the request from pages in place in any heap of the arena, whatever the size of what lies there. The
+ * heap with the smallest blocks comes first, because a small block that is left there holds least. LOCKING: the pool's lock.
  */
 bool pool_try_heaps(cenote_pool *pool, struct arena *a, const struct requester *who, const struct request *q, uint64_t *at)
 {
     struct request anywhere = *q;
     struct place place;
-    for (anywhere.heap = 0; anywhere.heap < arena_heaps(a); anywhere.heap++)
+    for (anywhere.heap = arena_heaps(a); anywhere.heap--;)
         if (pool_try(pool, a, who, &anywhere, true, &place, at) == FIT_NOW)
             return true;
     return false;

@@ -1,8 +1,9 @@
 /*
  * arena.c: serves small requests from slabs, all others from a heap; slabs are cut from heaps, too.
  *
- *     while the pool does not waste    heap 0: blocks of all sizes and slabs
- *     while it wastes                  heap 0: large blocks      heap 1: up to half a page      heap 2: up to a sixteenth, slabs
+ *     heap 0    large blocks, and slabs
+ *     heap 1    while the pool wastes memory: blocks of up to half a page
+ *     heap 2    blocks of up to a sixteenth of a page; while the pool wastes memory, slabs too
  *
  * A block stays in the heap that it came to, and its region says which (invariant 27). When the pool wastes is not decided here: budget.c.
  *
@@ -88,9 +89,10 @@ void request_make(struct request *q, bool slabs)
  * A small block goes to a heap of its own. Beside a block that goes when it stays, it would hold a page, and the hole in front of it would serve
  * no block that is larger.
  */
-void request_choose_heap(struct request *q, uint32_t page_shift)
+void request_choose_heap(struct request *q, uint32_t page_shift, bool wastes)
 {
-    q->heap = q->size <= 1ull << page_shift >> SMALL_SHIFT ? 2 : q->size <= 1ull << page_shift >> MIDDLE_SHIFT ? 1 : 0;
+    bool small = q->size <= 1ull << page_shift >> SMALL_SHIFT;
+    q->heap = small ? 2 : wastes && q->size <= 1ull << page_shift >> MIDDLE_SHIFT ? 1 : 0;
 }
 
 void request_cover_pages(struct request *q, uint64_t page)

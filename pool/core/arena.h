@@ -32,7 +32,7 @@ struct idle_queue {
 
 struct arena {                      /* guarded by the pool's lock */
     struct heap  heap;              /* number 0: blocks of any size */
-    struct heap *small;             /* numbers 1 to SMALL_HEAPS: small blocks of a pool that wastes memory; NULL: none came yet */
+    struct heap *small;             /* numbers 1 to SMALL_HEAPS: small blocks; NULL: none came yet */
     struct slabs slabs;
     uint64_t stream;                /* key of its stream, see streams.c */
     CUstream handle;                /* the stream's handle when the stream got the arena */
@@ -72,7 +72,7 @@ bool     arena_has_regions(const struct arena *a);
 uint64_t arena_addresses(const struct arena *a);
 
 void     request_make(struct request *q, bool slabs);
-void     request_choose_heap(struct request *q, uint32_t page_shift);
+void     request_choose_heap(struct request *q, uint32_t page_shift, bool wastes);
 void     request_cover_pages(struct request *q, uint64_t page);
 enum fit arena_find(struct arena *a, const struct requester *who, const struct request *q, const struct region *r, struct place *place);
 uint64_t arena_commit(struct arena *a, const struct request *q, uint32_t block);

@@ -1,6 +1,7 @@
 /*
- * test_small_heaps.c: while blocks hold much more memory than they are, small ones go to heaps of their own, where they hold no page each. A pool
- * that does not waste keeps its layout. Pages here have 2 MiB: blocks of up to 128 KiB and of up to 1 MiB are small.
+ * test_small_heaps.c: small blocks lie in a heap of their own, where they hold no page each. While blocks hold much more memory than they are, slabs and
+ * blocks of middle size do so, too, and a hole in any heap serves any block. Pages here have 2 MiB: blocks of up to 128 KiB are small, those of up to
+ * 1 MiB of middle size.
  */
 #include "tests/api/scene.h"
 
@@ -56,35 +57,90 @@ static void give_sets(struct pairs p[SETS])
         give_small(&p[i]);
 }
 
+#define FILLING_MOST 40000
+
+/* Blocks of one size until the pool takes memory for one, which is the last: no hole serves them then. */
+struct filling {
+    void    *block[FILLING_MOST];
+    size_t   count;
+    uint64_t grown;
+};
+
+static void fill_holes(struct scene *scene, struct filling *f, size_t bytes)
+{
+    uint64_t before = reserved(scene);
+    f->count = 0;
+    do {
+        REQUIRE(f->count < FILLING_MOST);
+        DONE(cenote_alloc(scene->pool, bytes, (cenote_stream)scene->stream[A], &f->block[f->count++]));
+        f->grown = reserved(scene) - before;
+    } while (!f->grown);
+}
+
+static struct held last_of(const struct filling *f)
+{
+    return (struct held){.at = f->block[f->count - 1]};
+}
+
+static void empty(struct filling *f)
+{
+    while (f->count)
+        DONE(cenote_free(f->block[--f->count]));
+}
+
 static uint64_t apart(const struct held *a, const struct held *b)
 {
     uint64_t x = (uint64_t)(uintptr_t)a->at, y = (uint64_t)(uintptr_t)b->at;
     return x < y ? y - x : x - y;
 }
 
-CASE(small_blocks_lie_beside_large_ones_in_a_pool_that_does_not_waste)
+/* In a pool that does not waste. */
+CASE(small_blocks_lie_together_and_those_of_middle_size_beside_large_ones)
 {
     static struct pairs p;
     struct scene scene;
     scene_open(&scene, CARD);
     take_pairs(&scene, &p, LARGE, SMALL);
     for (int i = 1; i < PAIRS; i++)
+        EXPECT_EQ(apart(&p.small[i - 1], &p.small[i]), SMALL);
+    EXPECT(apart(&p.small[0], &p.large[0]) >= 64 * MIB);
+    give_small(&p);
+    take_pairs(&scene, &p, LARGE, MIDDLE);
+    for (int i = 1; i < PAIRS; i++)
         EXPECT(apart(&p.small[i - 1], &p.small[i]) >= LARGE);
     give_small(&p);
     scene_close(&scene);
 }
 
-CASE(in_a_pool_that_wastes_small_blocks_lie_together_and_hold_few_pages)
+CASE(slabs_lie_beside_large_blocks_in_a_pool_that_does_not_waste)
+{
+    struct scene scene;
+    struct held large, item, small;
+    scene_open(&scene, CARD);
+    REQUIRE(held_take(&large, scene.pool, LARGE, scene.stream[A]));
+    REQUIRE(held_take(&item, scene.pool, 2000, scene.stream[A]));
+    REQUIRE(held_take(&small, scene.pool, 8193, scene.stream[A])); /* the smallest that comes from no slab */
+    EXPECT(apart(&large, &item) <= 2 * MIB);
+    EXPECT(apart(&large, &small) >= 64 * MIB);
+    held_give(&large);
+    held_give(&item);
+    held_give(&small);
+    scene_close(&scene);
+}
+
+CASE(in_a_pool_that_wastes_a_hole_serves_any_block_before_a_page_is_created)
 {
     static struct pairs p[SETS], more[3];
     struct scene scene;
     scene_open(&scene, CARD);
     make_it_waste(&scene, p, 1);
     uint64_t before = reserved(&scene);
+    for (int i = 0; i < PAIRS; i++)
+        REQUIRE(held_take(&more[0].small[i], scene.pool, SMALL, scene.stream[A]));
+    EXPECT_EQ(reserved(&scene), before);
+    give_small(&more[0]);
     for (int i = 0; i < 3; i++)
         take_pairs(&scene, &more[i], LARGE + (size_t)(i + 2) * 64 * KIB, SMALL);
-    for (int i = 1; i < PAIRS; i++)
-        EXPECT(apart(&more[2].small[i - 1], &more[2].small[i]) <= 2 * SMALL);
     EXPECT(reserved(&scene) <= before + PAIRS * (LARGE + 5 * 64 * KIB) / 4 * 5); /* one set of large blocks more, not three */
     for (int i = 0; i < 3; i++)
         give_small(&more[i]);
@@ -94,30 +150,30 @@ CASE(in_a_pool_that_wastes_small_blocks_lie_together_and_hold_few_pages)
     scene_close(&scene);
 }
 
-CASE(each_size_of_small_blocks_has_a_heap)
+CASE(if_no_hole_is_left_each_size_of_small_blocks_has_a_heap)
 {
     static struct pairs p[SETS];
+    static struct filling middles, smalls;
     struct scene scene;
-    struct held large, middle[2], small[2], item[2];
+    struct held large, middle, small;
     scene_open(&scene, CARD);
     make_it_waste(&scene, p, 1);
-    REQUIRE(held_take(&large, scene.pool, 1025 * KIB, scene.stream[A])); /* no small one */
-    for (int i = 0; i < 2; i++) {
-        REQUIRE(held_take(&middle[i], scene.pool, MIDDLE, scene.stream[A]));
-        REQUIRE(held_take(&small[i], scene.pool, 128 * KIB, scene.stream[A]));
-        REQUIRE(held_take(&item[i], scene.pool, 2000, scene.stream[A]));
-    }
-    EXPECT_EQ(apart(&middle[0], &middle[1]), MIDDLE);
-    EXPECT(apart(&small[0], &small[1]) <= 256 * KIB); /* a slab may lie between the two */
-    EXPECT(apart(&small[0], &middle[0]) >= 128 * MIB);
-    EXPECT(apart(&large, &middle[0]) >= 64 * MIB);
-    EXPECT(apart(&small[0], &item[1]) <= MIB);
+    REQUIRE(held_take(&large, scene.pool, 1051 * KIB, scene.stream[A])); /* no small one, and larger than the holes */
+    fill_holes(&scene, &middles, MIDDLE);
+    REQUIRE(held_take(&middle, scene.pool, MIDDLE, scene.stream[A]));
+    struct held beside = last_of(&middles);
+    EXPECT_EQ(apart(&middle, &beside), MIDDLE);
+    EXPECT(apart(&large, &middle) >= 64 * MIB);
+    fill_holes(&scene, &smalls, 128 * KIB);
+    REQUIRE(held_take(&small, scene.pool, 128 * KIB, scene.stream[A]));
+    beside = last_of(&smalls);
+    EXPECT_EQ(apart(&small, &beside), 128 * KIB);
+    EXPECT(apart(&small, &middle) >= 128 * MIB);
+    empty(&smalls);
+    empty(&middles);
     held_give(&large);
-    for (int i = 0; i < 2; i++) {
-        held_give(&middle[i]);
-        held_give(&small[i]);
-        held_give(&item[i]);
-    }
+    held_give(&middle);
+    held_give(&small);
     give_sets(p);
     scene_close(&scene);
 }
@@ -189,13 +245,11 @@ CASE(private_groups_and_whole_pages_have_no_heaps_for_small_blocks)
 /* What is free in the pages of small blocks serves others before an allocation fails. */
 CASE(if_memory_is_short_a_block_goes_to_any_heap)
 {
-    static struct pairs p[SETS];
     struct scene scene;
     static void *filling[8192];
     struct held small[10], rest;
     size_t count = 0, beside = 0;
     scene_open(&scene, CARD);
-    make_it_waste(&scene, p, 1);
     for (int i = 0; i < 10; i++)
         REQUIRE(held_take(&small[i], scene.pool, 100 * KIB, scene.stream[A]));
     for (int i = 1; i < 9; i++)
@@ -206,95 +260,89 @@ CASE(if_memory_is_short_a_block_goes_to_any_heap)
         struct held block = {.at = filling[count++]};
         beside += apart(&block, &small[0]) < MIB;
     }
-    EXPECT(beside > 0); /* blocks of the heap in the middle: no page was left, but a hole beside the small ones */
+    EXPECT(beside > 0); /* no page was left, but a hole beside the small ones */
     EXPECT(count < 8192);
     while (count)
         DONE(cenote_free(filling[--count]));
     held_give(&rest);
     held_give(&small[0]);
     held_give(&small[9]);
-    give_sets(p);
     scene_close(&scene);
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- pages of two sizes */
 
-/*
- * Pages of 8 MiB, and of 2 MiB for small blocks: of up to 512 KiB and of up to 4 MiB. A quarter of the card may be live. The pool wastes, and 256 MiB
- * of its large pages are free.
- */
-static void open_two_sizes(struct scene *scene, struct pairs p[SETS], uint64_t limit)
+/* Pages of 8 MiB, and of 2 MiB for small blocks: of up to 512 KiB. 256 MiB of large pages are free. */
+static void open_two_sizes(struct scene *scene, uint64_t limit)
 {
     struct sim_shape shape = scene_card(4 * CARD);
     cenote_options options = scene_options();
+    struct held large;
     shape.charge_cost = true;
     strcpy(shape.prices, "contended");
     options.page_mib = 8;
     options.harvest_budget = 0.01;
     options.limit = limit;
     scene_open_with(scene, &shape, &options);
-    make_it_waste(scene, p, 4);
-    struct held large;
     REQUIRE(held_take(&large, scene->pool, 256 * MIB, scene->stream[A]));
     held_give(&large);
     DONE(cuCtxSynchronize());
 }
 
-static void close_two_sizes(struct scene *scene, struct pairs p[SETS])
+static void close_two_sizes(struct scene *scene)
 {
-    give_sets(p);
     DONE(cenote_pool_trim(scene->pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(reserved(scene), 0);
     scene_close(scene);
 }
 
-#define MIDDLES 60
-#define ROUNDS  4000   /* the budget is used up after 1,500 */
-#define FOURS   30
+#define SMALLS 240
+#define HALF   (512 * KIB)
+#define ROUNDS 4000    /* the budget is used up after 1,500 */
 
-static void take_middles(struct scene *scene, struct held middle[MIDDLES])
+static void take_smalls(struct scene *scene, struct held small[SMALLS])
 {
-    for (int i = 0; i < MIDDLES; i++)
-        REQUIRE(held_take(&middle[i], scene->pool, 2 * MIB, scene->stream[A]));
+    for (int i = 0; i < SMALLS; i++)
+        REQUIRE(held_take(&small[i], scene->pool, HALF, scene->stream[A]));
 }
 
-static void give_middles(struct held middle[MIDDLES])
+static void give_smalls(struct held small[SMALLS])
 {
-    for (int i = 0; i < MIDDLES; i++)
-        held_give(&middle[i]);
+    for (int i = 0; i < SMALLS; i++)
+        held_give(&small[i]);
 }
 
 CASE(a_small_block_holds_a_small_page)
 {
-    static struct pairs p[SETS];
     struct scene scene;
-    struct held one;
-    open_two_sizes(&scene, p, 0);
+    struct held one, other;
+    open_two_sizes(&scene, 0);
     DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
-    uint64_t before = reserved(&scene);
-    REQUIRE(held_take(&one, scene.pool, 2 * MIB, scene.stream[A]));
-    EXPECT_EQ(reserved(&scene), before + 2 * MIB);
+    REQUIRE(held_take(&one, scene.pool, HALF, scene.stream[A]));
+    EXPECT_EQ(reserved(&scene), 2 * MIB);
+    REQUIRE(held_take(&other, scene.pool, HALF + 1, scene.stream[A]));
+    EXPECT_EQ(reserved(&scene), 10 * MIB);
     held_give(&one);
-    close_two_sizes(&scene, p);
+    held_give(&other);
+    close_two_sizes(&scene);
 }
 
 CASE(free_pages_of_one_size_go_before_the_other_is_created)
 {
-    static struct pairs p[SETS];
-    static struct held middle[MIDDLES];
+    static struct held small[SMALLS];
     struct scene scene;
     struct held large;
-    open_two_sizes(&scene, p, 0);
+    open_two_sizes(&scene, 0);
     uint64_t before = reserved(&scene);
-    take_middles(&scene, middle);
+    take_smalls(&scene, small);
     EXPECT(reserved(&scene) <= before);
-    give_middles(middle);
+    give_smalls(small);
     DONE(cuCtxSynchronize());
     before = reserved(&scene);
     REQUIRE(held_take(&large, scene.pool, 4 * GIB, scene.stream[A]));
-    EXPECT(reserved(&scene) <= before + 4 * GIB - MIDDLES * 2 * MIB); /* all that was free is part of it */
+    EXPECT(reserved(&scene) <= before + 4 * GIB - SMALLS * HALF); /* all that was free is part of it */
     held_give(&large);
-    close_two_sizes(&scene, p);
+    close_two_sizes(&scene);
 }
 
 /*
@@ -303,15 +351,14 @@ CASE(free_pages_of_one_size_go_before_the_other_is_created)
  */
 CASE(phases_of_two_sizes_do_not_exchange_their_pages_for_ever)
 {
-    static struct pairs p[SETS];
     struct scene scene;
-    void *block[FOURS];
+    void *block[SMALLS];
     uint64_t released[ROUNDS];
-    open_two_sizes(&scene, p, 0);
+    open_two_sizes(&scene, 0);
     for (int i = 0; i < ROUNDS; i++) {
-        for (int k = 0; k < FOURS; k++)
-            DONE(cenote_alloc(scene.pool, 4 * MIB, (cenote_stream)scene.stream[A], &block[k]));
-        for (int k = 0; k < FOURS; k++)
+        for (int k = 0; k < SMALLS; k++)
+            DONE(cenote_alloc(scene.pool, HALF, (cenote_stream)scene.stream[A], &block[k]));
+        for (int k = 0; k < SMALLS; k++)
             DONE(cenote_free(block[k]));
         DONE(cuCtxSynchronize());
         DONE(cenote_alloc(scene.pool, GIB + 7 * 8 * MIB, (cenote_stream)scene.stream[A], &block[0]));
@@ -321,44 +368,43 @@ CASE(phases_of_two_sizes_do_not_exchange_their_pages_for_ever)
     }
     EXPECT(released[ROUNDS / 10] > released[0]);
     EXPECT_EQ(released[ROUNDS - 1], released[ROUNDS / 2]);
-    close_two_sizes(&scene, p);
+    close_two_sizes(&scene);
 }
 
 /* The pool may hold no more, and what it holds is free pages of the other size. */
 CASE(at_the_limit_pages_of_one_size_become_pages_of_the_other)
 {
-    static struct pairs p[SETS];
-    static struct held middle[MIDDLES];
+    static struct held small[SMALLS];
     struct scene scene;
     struct held rest, other;
-    open_two_sizes(&scene, p, 6 * GIB);
-    REQUIRE(held_take(&rest, scene.pool, 6 * GIB - reserved(&scene), scene.stream[A]));
-    REQUIRE(held_take(&other, scene.pool, 4 * LARGE, scene.stream[A]));
-    take_middles(&scene, middle);
-    EXPECT(reserved(&scene) <= 6 * GIB);
-    give_middles(middle);
+    open_two_sizes(&scene, 2 * GIB);
+    REQUIRE(held_take(&rest, scene.pool, 2 * GIB - SMALLS * HALF, scene.stream[A]));
+    REQUIRE(held_take(&other, scene.pool, SMALLS * HALF, scene.stream[A]));
+    EXPECT_EQ(reserved(&scene), 2 * GIB);
     held_give(&other);
+    take_smalls(&scene, small);
+    EXPECT(reserved(&scene) <= 2 * GIB);
+    give_smalls(small);
     held_give(&rest);
     REQUIRE(held_take(&rest, scene.pool, 2 * GIB, scene.stream[A]));
-    EXPECT(reserved(&scene) <= 6 * GIB);
+    EXPECT(reserved(&scene) <= 2 * GIB);
     held_give(&rest);
-    close_two_sizes(&scene, p);
+    close_two_sizes(&scene);
 }
 
 /* A capture forbids to release: the pool grows instead. */
 CASE(during_a_capture_pages_of_the_other_size_stay)
 {
-    static struct pairs p[SETS];
-    static struct held middle[MIDDLES];
+    static struct held small[SMALLS];
     struct scene scene;
-    open_two_sizes(&scene, p, 0);
+    open_two_sizes(&scene, 0);
     uint64_t before = reserved(&scene);
     DONE(cenote_pool_capture_begin(scene.pool, (cenote_stream)scene.stream[B]));
-    take_middles(&scene, middle);
-    EXPECT(reserved(&scene) >= before + MIDDLES * 2 * MIB);
+    take_smalls(&scene, small);
+    EXPECT(reserved(&scene) >= before + SMALLS * HALF);
     DONE(cenote_pool_capture_end(scene.pool, (cenote_stream)scene.stream[B]));
-    give_middles(middle);
-    close_two_sizes(&scene, p);
+    give_smalls(small);
+    close_two_sizes(&scene);
 }
 
 SCENES_MAIN("api: small heaps")
