@@ -81,18 +81,24 @@ static uint64_t exchange(cenote_pool *pool, uint64_t bytes)
     return gone;
 }
 
-/* What the fill is about to create, less what the pool grows by rather than move pages. LOCKING: the turn. */
+/*
+ * For what the fill is about to create, less what the pool grows by rather than move pages. In units of a large page: one that went for a small page
+ * would be missed soon, and a program with a few small blocks would never come to rest. So the pool owes less than a large page. LOCKING: the turn.
+ */
 static void exchange_for_fill(struct climb *c)
 {
     cenote_pool *pool = c->pool;
-    uint64_t bytes = (uint64_t)pool->remap.fill.creates << pool->remap.fill.region->shift;
+    uint64_t bytes = (uint64_t)pool->remap.fill.creates << pool->remap.fill.region->shift, page = 1ull << pool->store.pages.shift;
     if (!bytes || !pages_have_two_sizes(&pool->store.pages))
         return;
     lock_take(&pool->lock);
     uint64_t news = growth(c, UINT64_MAX);
     lock_give(&pool->lock);
-    if (news < bytes)
-        exchange(pool, bytes - news);
+    pool->remap.owed += news < bytes ? bytes - news : 0;
+    uint64_t due = pool->remap.owed & ~(page - 1);
+    pool->remap.owed -= due;
+    if (due)
+        exchange(pool, due);
 }
 
 /* LOCKING: the pool's lock on entry and on return; not between. */

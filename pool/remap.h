@@ -19,8 +19,9 @@ struct remap {
     uint64_t       creating_ns;     /* driver time that new pages have taken */
     uint64_t       moving_ns;       /* and that moving pages has */
     uint64_t       exchanged;       /* bytes that went back as pages of one size and have not come back as pages of the other */
+    uint64_t       owed;            /* bytes created in place of the other size, for which nothing has gone: less than a large page */
     uint64_t       need;            /* the most bytes that were ever live at one time, as far as the slow path has seen */
-    bool           wastes;          /* blocks hold many pages beside what they are: small ones go to heaps of their own */
+    bool           wastes;          /* blocks hold many pages beside what they are: heaps for small blocks, and any hole, serve more */
     uint32_t       counted;         /* budget_look has counted the regions below this number, */
     uint64_t       counted_free;    /* and so many bytes of free pages in them */
     uint64_t       drop_above;      /* mappings of the device at which aliases.c tries again; 0: at the cap */

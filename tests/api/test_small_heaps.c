@@ -371,6 +371,26 @@ CASE(phases_of_two_sizes_do_not_exchange_their_pages_for_ever)
     close_two_sizes(&scene);
 }
 
+/* A program that is a small block now and then beside large ones: its one small page costs no large page each time. */
+CASE(a_few_small_blocks_cost_no_large_page_each_time)
+{
+    struct scene scene;
+    struct held small, large;
+    uint64_t before = 0;
+    open_two_sizes(&scene, 0);
+    for (int i = 0; i < 100; i++) {
+        REQUIRE(held_take(&small, scene.pool, HALF, scene.stream[A]));
+        held_give(&small);
+        REQUIRE(held_take(&large, scene.pool, GIB, scene.stream[A]));
+        held_give(&large);
+        DONE(cuCtxSynchronize());
+        before = i == 1 ? scene_stats(scene.pool).pages_created : before;
+    }
+    EXPECT_EQ(scene_stats(scene.pool).pages_created, before);
+    EXPECT(reserved(&scene) <= GIB + 8 * MIB);
+    close_two_sizes(&scene);
+}
+
 /* The pool may hold no more, and what it holds is free pages of the other size. */
 CASE(at_the_limit_pages_of_one_size_become_pages_of_the_other)
 {
