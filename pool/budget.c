@@ -1,5 +1,5 @@
 /*
- * budget.c: may free pages move, or are new ones created instead? And does the pool waste so much that small blocks go to heaps of their own?
+ * budget.c: may free pages move, or are new ones created instead? And does the pool waste memory?
  *
  * A page that moves takes driver time now. A page that is created instead takes driver time, too, again when it is given back, and memory in between.
  * So a budget for moving is twice the driver time that the pool's new pages have taken so far, a tenth of a second, and a sixth of harvest_budget
@@ -114,8 +114,8 @@ static bool held_by_blocks(cenote_pool *pool, uint64_t *held)
 
 /*
  * Do blocks hold an eighth more, and some pages, than was ever live at one time? Then small blocks outlive large ones beside them and hold a page
- * each, and from here on they go to heaps of their own (arena.c). A program whose blocks fit together keeps its layout. What went apart holds
- * little, so the pool would soon be below that again: it has to fall to half of it. LOCKING: the pool's lock.
+ * each. From here on more of them go to heaps of their own (arena.c), and any hole serves any block (attempt.c). A program whose blocks fit together
+ * keeps its layout. What went apart holds little, so the pool would soon be below that again: it has to fall to half of it. LOCKING: the pool's lock.
  */
 void budget_look(cenote_pool *pool)
 {

@@ -57,7 +57,7 @@ struct pages {                      /* guarded by the pool's lock */
     uint32_t      listed[2];        /* first of the regions in which a page may be free; [1] segments */
 };
 
-/* They are of two sizes once small blocks have come to heaps of their own. */
+/* Those in heaps for small blocks are smaller, where the device's granularity allows. */
 static inline bool pages_have_two_sizes(const struct pages *s) { return s->small_shift != s->shift; }
 
 static inline struct page *page_of(const struct pages *s, uint32_t page) { return TABLE_AT(struct page, &s->table, page); }

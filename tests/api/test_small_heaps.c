@@ -1,7 +1,7 @@
 /*
- * test_small_heaps.c: small blocks lie in a heap of their own, where they hold no page each. While blocks hold much more memory than they are, slabs and
- * blocks of middle size do so, too, and a hole in any heap serves any block. Pages here have 2 MiB: blocks of up to 128 KiB are small, those of up to
- * 1 MiB of middle size.
+ * test_small_heaps.c: small blocks lie in a heap of their own, where they hold no page each. While blocks hold much more memory than they are, slabs
+ * and blocks of middle size do so, too, and a hole in any heap serves any block. Pages here have 2 MiB, if a case does not say otherwise: blocks of
+ * up to 128 KiB are small, those of up to 1 MiB of middle size.
  */
 #include "tests/api/scene.h"
 
