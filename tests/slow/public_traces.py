@@ -16,8 +16,8 @@ LAGS = {"0": 1.025, "0.05": 1.04, "1": 1.04}  # GPU lag -> most reserved over li
 LARGE_PAGES = {"tl_vllm_piecewise": 1.06}  # pages of 8 MiB
 LARGE_PAGES_ELSE = 1.04
 ADDRESSES = 5.0  # times live
-ADDRESSES_BEHIND = 8.0  # with the GPU a whole trace behind: no allocation waits for addresses, those in flight add up
-STILL_TRACES, FEW_CALLS = 5, 2000  # without lag: so many traces end without driver calls, the others with fewer than this
+ADDRESSES_BEHIND = 10.0  # with the GPU a whole trace behind: no allocation waits for addresses, those in flight add up, in each heap
+STILL_TRACES, FEW_CALLS = 4, 2000  # without lag: so many traces end without driver calls, the others with fewer than this
 
 # What PyTorch's native allocator reserves on these traces, with any lag (cenote replay --under native): memory that cannot move must not
 # cost more.
