@@ -5,6 +5,7 @@ In an installed package they are beside this file. In a source tree they are in 
 from __future__ import annotations
 
 import os
+import site
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -136,8 +137,12 @@ def records_library() -> str:
 
 
 def switch_is_installed(folders: Iterable[str]) -> bool:
-    """Whether a Python with these site folders reads CENOTE when it starts."""
+    """Whether a Python with these site folders reads CENOTE when it starts. In a folder that only PYTHONPATH names, as the one of the sources, Python
+    reads no .pth file."""
+    named = {os.path.abspath(one) for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one} - set(site.getsitepackages())
     for folder in folders:
+        if os.path.abspath(folder) in named:
+            continue
         for name in ("cenote.pth", "cenote-tree.pth"):
             try:
                 with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as file:
