@@ -440,6 +440,7 @@ def test_a_python_that_reads_the_sources_alone_is_told_that_cenote_is_not_instal
     """By PYTHONPATH the package is found and its .pth file is not read: the program would run without cenote, and without a word."""
     (tmp_path / "empty.py").write_text("")
     sources = pathlib.Path(__file__).resolve().parents[2] / "python"
-    done = subprocess.run([getattr(sys, "_base_executable", sys.executable), "-m", "cenote", "run", "--allocator", "cenote", str(tmp_path / "empty.py")],
+    base = getattr(sys, "_base_executable", sys.executable)
+    done = subprocess.run([base, "-m", "cenote", "run", "--allocator", "cenote", str(tmp_path / "empty.py")],
                           capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(sources)})
     assert done.returncode and "where cenote is not installed" in done.stderr
