@@ -26,7 +26,7 @@ ASAN    = $(DEBUG) -DCENOTE_WERROR=OFF -DCENOTE_DEBUG=2 -DCENOTE_SANITIZE=addres
 # clang is asked for its warnings: nothing is optimised, described to a debugger, or linked.
 UNLINKED = $(foreach kind,LINK_EXECUTABLE CREATE_SHARED_LIBRARY CREATE_SHARED_MODULE,$(foreach language,C CXX,\
 	'-DCMAKE_$(language)_$(kind)=<CMAKE_COMMAND> -E touch <TARGET>'))
-CLANG   = -DCMAKE_BUILD_TYPE=None -DCENOTE_DEBUG=2 -DCENOTE_WERROR=ON -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ $(UNLINKED)
+CLANG   = -DCENOTE_TESTS=OFF -DCMAKE_BUILD_TYPE=None -DCENOTE_DEBUG=2 -DCENOTE_WERROR=ON -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ $(UNLINKED)
 
 # What the sanitizer builds leave out, by folder of tests/: they measure time, take minutes there, or build programs that
 # know nothing of sanitizers.
@@ -117,11 +117,13 @@ lane-python:
 lane-torch:
 	@tools/unchanged tests/torch/native.passed env $(PYTEST) tests/torch --junitxml=$(REPORT)/torch.xml
 
+# Folders of tests that run under sanitizers here and without them in `make quick` and `make deep`.
+QUICK = '^(base|driver|pool|stats|api|death)$$'
 lane-debug:
-	$(CTEST) --test-dir build-debug --output-junit $(REPORT)/debug.xml
+	$(CTEST) --test-dir build-debug -LE $(QUICK) --output-junit $(REPORT)/debug.xml
 
 lane-quick:
-	$(CTEST) --test-dir build-debug --output-junit $(REPORT)/quick.xml -L '^(base|driver|pool|stats|api|death)$$'
+	$(CTEST) --test-dir build-debug -L $(QUICK) --output-junit $(REPORT)/quick.xml
 
 lane-sources:
 	@tools/check/run lengths layers parts links names words abi
@@ -145,6 +147,7 @@ deep:
 	@tools/setup test
 	$(call build_in,build,$(RELEASE))
 	$(call build_in,build-debug,$(DEBUG))
+	$(MAKE) --no-print-directory lane-quick
 	$(PYTEST) -m deep tests/python
 	$(call build_in,build-tsan,$(DEBUG) -DCENOTE_SANITIZE=thread)
 	$(CTEST) --test-dir build-tsan $(FORKS)

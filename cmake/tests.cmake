@@ -12,9 +12,17 @@ set(test_sees_all ENVIRONMENT_MODIFICATION "CUDA_VISIBLE_DEVICES=unset:")
 # CCCL's headers, for tests of cenote/mr.hpp: what tools/setup puts into .venv/cpp, or the CUDA Toolkit's.
 find_path(CENOTE_CCCL_INCLUDE cuda/buffer PATHS ${CMAKE_SOURCE_DIR}/.venv/cpp/nvidia/cu13/include/cccl ${CENOTE_CUDA_INCLUDE}/cccl NO_DEFAULT_PATH)
 
+# How the sources of tests are compiled, in a fourth of the time that -O2 -g takes: the product decides how long a test runs, not the test. But
+# a random test of one room compares it with a slow model of its own.
+add_library(test_flags INTERFACE)
+target_link_libraries(test_flags INTERFACE cenote_flags)
+target_compile_options(test_flags INTERFACE -O0 -g1)
+file(GLOB models CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/*/test_*_random.c ${CMAKE_SOURCE_DIR}/tests/pool/test_ranges.c)
+set_source_files_properties(${models} PROPERTIES COMPILE_OPTIONS -O1) # of two the last one counts, and a source's come last
+
 # What several programs have in common is compiled once: compiled for each, it was a third of all that is compiled.
 add_library(test-forked OBJECT ${CMAKE_SOURCE_DIR}/tests/forked.c)
-target_link_libraries(test-forked PRIVATE cenote_flags)
+target_link_libraries(test-forked PRIVATE test_flags)
 
 function(cenote_test source folder)
     get_filename_component(name ${source} NAME_WE)
@@ -25,10 +33,10 @@ function(cenote_test source folder)
         target_sources(${program} PRIVATE $<TARGET_OBJECTS:test-helpers-${folder}>)
     endif()
     if(folder STREQUAL preload) # a program that knows the driver alone: it runs with libcenote_preload.so (tests/preload/preloaded.c)
-        target_link_libraries(${program} PRIVATE cenote_flags cenote_shared cenote_on_sim ${CENOTE_CUNIT} ${CMAKE_DL_LIBS} m)
+        target_link_libraries(${program} PRIVATE test_flags cenote_shared cenote_on_sim ${CENOTE_CUNIT} ${CMAKE_DL_LIBS} m)
         add_dependencies(${program} cenote_preload cenote_forward)
     else()
-        target_link_libraries(${program} PRIVATE cenote_flags cenote_records cenote_inside cenote_on_sim ${CENOTE_CUNIT} m)
+        target_link_libraries(${program} PRIVATE test_flags cenote_records cenote_inside cenote_on_sim ${CENOTE_CUNIT} m)
     endif()
     if(source MATCHES "\\.cpp$") # headers of C give a struct and a function one name
         target_compile_features(${program} PRIVATE cxx_std_17)
@@ -83,7 +91,7 @@ foreach(path ${folders})
     endif()
     if(helpers AND programs)
         add_library(test-helpers-${folder} OBJECT ${helpers})
-        target_link_libraries(test-helpers-${folder} PRIVATE cenote_flags)
+        target_link_libraries(test-helpers-${folder} PRIVATE test_flags)
     endif()
     foreach(source ${programs})
         cenote_test(${source} ${folder})

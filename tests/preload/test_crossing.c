@@ -283,7 +283,7 @@ CASE(random_programs_across_contexts)
 static void *make_and_end_contexts(void *unused)
 {
     (void)unused;
-    for (int i = 0; i < 6000; i++) {
+    for (int i = 0; i < rounds(2000); i++) {
         CUcontext own;
         CUdeviceptr at;
         done(cuCtxCreate(&own, NULL, 0, i % 2));
