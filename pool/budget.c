@@ -24,8 +24,8 @@
 #define GRACE_NS     100000000u    /* chosen: no user notices it at program start */
 #define PAGE_COSTS   2             /* creating a page and giving it back take about as long, by all prices known */
 #define BUDGETS_MAX  6             /* chosen, as the next: by recorded programs and programs of random sizes under the prices of two cards */
-#define SORTS_SHARE  8             /* chosen, as the next: no recorded program comes near; a smaller pool is no matter */
-#define SORTS_PAGES  16ull
+#define SLACK_SHARE  8             /* chosen, as the next: no recorded program comes near; a smaller pool is no matter */
+#define SLACK_PAGES  16ull
 #define REGIONS_A_LOOK 256         /* chosen: some ten microseconds */
 #define WASTE_STEP   0.01          /* what a further budget is worth, as a part of what was live */
 
@@ -120,7 +120,7 @@ static bool held_by_blocks(cenote_pool *pool, uint64_t *held)
 void budget_look(cenote_pool *pool)
 {
     uint64_t need = need_with(pool, 0), pending = pool->account.stats.active.current - pool->account.stats.allocated.current;
-    uint64_t slack = need / SORTS_SHARE + (SORTS_PAGES << pool->store.pages.shift), most = need + pending + (pool->remap.wastes ? slack / 2 : slack);
+    uint64_t slack = need / SLACK_SHARE + (SLACK_PAGES << pool->store.pages.shift), most = need + pending + (pool->remap.wastes ? slack / 2 : slack);
     uint64_t held = pool->store.pages.reserved;
     if (held > most && !held_by_blocks(pool, &held))
         return;

@@ -45,7 +45,7 @@ struct life {
     _Atomic(bool)  open;            /* false: destroyed, kept for reuse */
     _Atomic(bool)  ending;          /* a thread destroys it */
     _Atomic(CUresult) lost;         /* first sticky error, 0: none */
-    uint32_t       slow_path_users;        /* see the same count of an arena */
+    uint32_t       slow_path_users; /* see the same count of an arena */
 };
 
 /* What a pool was made with. LOCKING: constant while the pool is open; `others` is atomic. */

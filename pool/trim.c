@@ -131,8 +131,7 @@ static uint32_t pick_leavers(cenote_pool *pool, const struct leave *leave, bool 
     lock_take(&pool->lock);
     pool_settle(pool);
     struct picker picker = {.latest = leave->latest, .segments = segments, .skip_sources = leave->skip_sources, .only_arena = leave->only_arena,
-                            .skip_shift = leave->skip_shift,
-                            .most = most, .picks = picks};
+                            .skip_shift = leave->skip_shift, .most = most, .picks = picks};
     pages_pick(&pool->store.pages, &picker);
     uint32_t count = 0;
     for (uint64_t left = pool->store.pages.reserved; count < picker.count && left > leave->keep; count++) {

@@ -134,6 +134,7 @@ uint64_t arena_commit(struct arena *a, const struct request *q, uint32_t block)
 {
     struct block *b = block_of(a->heap.ranges.blocks, block);
     a->blocks++;
+    heap_keep(heap_with(a, block));
     if (q->class == CLASS_NONE) {
         b->requested = q->bytes;
         b->mark = q->mark;

@@ -41,7 +41,7 @@ struct arena {                      /* guarded by the pool's lock */
     uint64_t blocks;                /* live and pending ones, items too */
     uint64_t pending;               /* bytes of its pending blocks, as they are counted */
     struct row row;                 /* its part of the allocated bytes */
-    uint32_t slow_path_users;              /* threads in shortage.c on its behalf: no other stream takes it over */
+    uint32_t slow_path_users;       /* threads in shortage.c on its behalf: no other stream takes it over */
     uint32_t slides_allowed;        /* places that may slide until the next poll; each poll that does not help doubles them */
     uint32_t slides_left;           /* of those, still to come */
     tick     ordered;               /* its stream waits on the device for what any arena freed up to here, see order.c */
@@ -56,7 +56,7 @@ struct arena {                      /* guarded by the pool's lock */
     struct idle_queue *queue;       /* it is in, see idle.c; NULL: none */
     bool     is_private;            /* rule 4 */
     bool     captured;              /* private, and drawn from in a capture: replays may write to its memory until its group is destroyed */
-    bool     was_private;         /* made for a private group, and taken over by such alone */
+    bool     was_private;           /* made for a private group, and taken over by such alone */
     bool     is_plain;              /* its memory is that of cuMemAlloc, whatever the pool's is; taken over by plain groups alone */
     bool     is_known;              /* found by its stream and group */
     bool     retired;               /* its stream or group is gone: another may take the arena over */

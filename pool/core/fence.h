@@ -11,7 +11,7 @@ typedef uint64_t tick;          /* the pool's clock: one more at each free, end 
 #define FENCES_DUE_MAX 2048     /* chosen: up to here programs that run far ahead hold less; a full ring is not an error */
 #define FENCE_PARTS_MAX 2304    /* events of all fences due, and of the one being recorded */
 
-struct fence_part {                   /* of a fence: one event */
+struct fence_part {             /* of a fence: one event */
     CUevent  event;             /* owned while due */
     uint32_t lane;              /* of the stream that it is on; 0: of none, or of the whole context */
 };

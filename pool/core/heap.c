@@ -400,12 +400,17 @@ uint32_t heap_take(struct heap *h, const struct place *place)
     at_number(h, block)->requested = 0; /* until arena_commit: reports show it as free */
     at_number(h, block)->uses = 0;
     h->live += at_number(h, block)->size;
-    h->need = h->live > h->need ? h->live : h->need;
     pages_own(h->pages, r, place->under.from, place->under.to);
     if (r->fixed)
         pages_fix(h->pages, r, place->under.from, place->under.to);
     CHECK_SLOW(!heap_broken_rule(h));
     return block;
+}
+
+/* A block that heap_take took has its pages. Before that the driver may refuse, and what the program never had it did not need. */
+void heap_keep(struct heap *h)
+{
+    h->need = h->live > h->need ? h->live : h->need;
 }
 
 /* Makes the bytes of the block a free range, joined with free neighbours. Its pages have been disowned. */

@@ -18,7 +18,7 @@ struct heap {                   /* guarded by the pool's lock */
     uint64_t      used;         /* of these, below the tops: not virgin */
     uint64_t      small;        /* in regions of less than HEAP_SMALL */
     uint64_t      live;         /* bytes of its blocks */
-    uint64_t      need;         /* the most that was live at one time */
+    uint64_t      need;         /* the most that was live at one time, with its pages */
     uint32_t      arena;        /* the number it goes by in regions and pages */
     uint32_t      index;        /* which of the arena's heaps it is */
     bool          fixed;        /* private arena: regions it gets are fixed */
@@ -63,6 +63,7 @@ enum fit heap_find_last(struct heap *h, uint64_t size, uint64_t alignment, struc
 enum fit heap_find_alone(struct heap *h, const struct requester *who, uint64_t at, uint64_t size, uint64_t alignment, struct place *place);
 bool     heap_would_choose(const struct heap *h, uint32_t block);
 uint32_t heap_take(struct heap *h, const struct place *place);
+void     heap_keep(struct heap *h);
 void     heap_give(struct heap *h, uint32_t block, tick freed);
 void     heap_give_back(struct heap *h, uint32_t block);
 void     heap_add_region(struct heap *h, struct region *r);

@@ -62,6 +62,23 @@ CASE(a_page_moves_below_the_line)
     close_holes(&scene, &holes);
 }
 
+/* The driver refuses a page of a block that would be live beside more than ever was: the line does not rise for it. */
+CASE(what_the_driver_refused_was_not_needed)
+{
+    struct scene scene;
+    struct holes holes;
+    struct held ten, none;
+    CUdeviceptr others;
+    open_holes(&scene, &holes, 0, false);
+    DONE(cuMemAlloc(&others, CARD - scene_stats(scene.pool).reserved.current - 8 * MIB));
+    EXPECT(!held_take(&none, scene.pool, 3 * TEN, scene.stream[A]));
+    DONE(cuMemFree(others));
+    REQUIRE(held_take(&ten, scene.pool, TEN, scene.stream[A]));
+    EXPECT(ten.at == holes.near);
+    held_give(&ten);
+    close_holes(&scene, &holes);
+}
+
 CASE(while_a_capture_is_open_no_page_moves_for_it)
 {
     struct scene scene;

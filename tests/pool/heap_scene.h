@@ -42,7 +42,9 @@ static inline uint32_t take_at(const struct place *place)
     for (uint32_t slot = place->under.from; slot < place->under.to; slot++)
         if (!r->page[slot])
             store_page_at(r, slot);
-    return heap_take(&heap, place);
+    uint32_t block = heap_take(&heap, place);
+    heap_keep(&heap);
+    return block;
 }
 
 /* 0: does not fit. */

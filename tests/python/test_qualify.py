@@ -64,6 +64,13 @@ def test_lists_of_prices(run, tmp_path):
     assert done.returncode == 0 and ",prices:h100," in done.stdout
 
 
+def test_the_list_of_a_card_is_what_was_measured_there():
+    measured = dict(line.split() for line in (ROOT / "bench/results/2026-11-26-h200-prices.def").read_text().splitlines() if line[0] != "#")
+    rows = re.findall(r"^COST\((\w+), \w+, ([\d, ]+)\)", (ROOT / "sim/machine/cost.def").read_text(), re.M)
+    listed = {call: ns.split(", ")[environment.PRICES.index("h200")] for call, ns in rows}
+    assert len(measured) == 12 and measured == {call: listed[call] for call in measured}
+
+
 def test_wrong_arguments(run):
     for arguments in (["--quirk", "fabric"], ["--sim", "x"], ["--sim", "8GiB", "--quirk", "nonsense"], ["--sim", "8GiB", "--what"]):
         done = run("qualify", *arguments)

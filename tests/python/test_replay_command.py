@@ -47,7 +47,7 @@ def refuse(capsys, monkeypatch):
 @pytest.mark.parametrize("option, value", [
     ("--under", "cudaMalloc"), ("--under", ""), ("--under", "cenote,"), ("--sim", "80"), ("--sim", "8GiB,x"), ("--page", "3"), ("--page", "64MiB"),
     ("--page", "0"), ("--page", "-2"), ("--lag", "2"), ("--lag", "-0.1"), ("--lag", "nan"), ("--lag", "%"), ("--lag", "1e-3"), ("--lag", "٣"),
-    ("--repeat", "0"), ("--repeat", "1001"), ("--repeat", "x"), ("--prices", "h200"), ("--prices", "/dev/zero"), ("--prices", "h100,"),
+    ("--repeat", "0"), ("--repeat", "1001"), ("--repeat", "x"), ("--prices", "none"), ("--prices", "/dev/zero"), ("--prices", "h100,"),
 ])
 def test_a_value_that_is_none(refuse, made, option, value):
     assert option in refuse(option, value, made("good.csv", "a,1,512"))

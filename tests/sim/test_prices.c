@@ -23,8 +23,9 @@ CASE(lists_have_names)
 {
     EXPECT_TEXT_EQ(sim_price_list(0), "a100");
     EXPECT_TEXT_EQ(sim_price_list(1), "h100");
-    EXPECT_TEXT_EQ(sim_price_list(2), "contended");
-    EXPECT(!sim_price_list(3) && !sim_price_list(-1));
+    EXPECT_TEXT_EQ(sim_price_list(2), "h200");
+    EXPECT_TEXT_EQ(sim_price_list(3), "contended");
+    EXPECT(!sim_price_list(4) && !sim_price_list(-1));
     EXPECT_EQ(cost_of_an_allocation(""), 230450);
     EXPECT_EQ(cost_of_an_allocation("a100"), 230450);
     EXPECT_EQ(cost_of_an_allocation("h100"), 90000);

@@ -170,12 +170,13 @@ class Replay(unittest.TestCase):
 
     def test_prices(self):
         path = self.trace(f"0,a,1,{64 * MIB},0,0\n1,f,1,,0,0\n")
-        cost = {name: self.figures("--prices", name, path)["driver_ns"] for name in ("a100", "h100", "contended")}
+        cost = {name: self.figures("--prices", name, path)["driver_ns"] for name in ("a100", "h100", "h200", "contended")}
         self.assertEqual(cost["a100"], self.figures(path)["driver_ns"])
         self.assertLess(cost["h100"], cost["a100"])
+        self.assertLess(cost["h200"], cost["h100"])
         self.assertGreater(cost["contended"], 3 * cost["h100"])
         self.refused(1, "plain file", "--prices", "/dev/zero", path)
-        self.refused(1, "No such file", "--prices", "h200", path)
+        self.refused(1, "No such file", "--prices", "none", path)
         self.refused(1, "too long", "--prices", "h" * 600, path)
 
     def test_table_and_several_files(self):

@@ -30,7 +30,7 @@ static const char usage[] =
     "  --page-mib N         option page_mib of the pool; this and the next two may also be set by CENOTE_CONF\n"
     "  --provider NAME      option provider\n"
     "  --harvest-budget X   option harvest_budget\n"
-    "  --prices LIST        what driver calls cost: a100 (default), h100, contended, or a file of cenote-qualify --prices\n"
+    "  --prices LIST        what driver calls cost: a100 (default), h100, h200, contended, or a file of cenote-qualify --prices\n"
     "  --json               one JSON object a line\n";
 
 static const struct allocator {

@@ -38,7 +38,7 @@ static const char usage[] =
     "  --streams N         streams that it allocates on, 1 to 64 (default 2)\n"
     "  --capacity SIZE     memory of the simulated GPU (default 80GiB)\n"
     "  --gpu-lag PART      the GPU runs behind by that part of the pattern, as 0.05 or 5% (default 0)\n"
-    "  --prices LIST       what driver calls cost: a100 (default), h100, contended, or a file of cenote-qualify --prices\n"
+    "  --prices LIST       what driver calls cost: a100 (default), h100, h200, contended, or a file of cenote-qualify --prices\n"
     "  --options TEXT      options of cenote, as in CENOTE_CONF, which is read first: page_mib:2,harvest_budget:off\n"
     "  --out FILE          write the worst found there as a trace (gzip if it ends in .gz), minimised\n"
     "  --json              one JSON object for each pattern or file\n"

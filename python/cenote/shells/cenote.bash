@@ -31,15 +31,15 @@ _shtab_cenote_replay___plot_COMPGEN=_shtab_compgen_files
 _shtab_cenote_view_pos_0_COMPGEN=_shtab_compgen_files
 _shtab_cenote_view__o_COMPGEN=_shtab_compgen_files
 
-_shtab_cenote_run___prices_choices=(a100 h100 contended)
+_shtab_cenote_run___prices_choices=(a100 h100 h200 contended)
 _shtab_cenote_run___allocator_choices=(native expandable cudaMallocAsync cenote)
 _shtab_cenote_dry_run___gpu_choices=(a10 a100-40gb a100-80gb a800-80gb h100 h200 l4 l40 l40s rtx3060 rtx3090 rtx4060 rtx4090 rtx5070 rtx5090 rtx-a4000 rtx-a5000 rtx6000-ada t4 v100-16gb v100-32gb)
 _shtab_cenote_dry_run___sim_choices=(a10 a100-40gb a100-80gb a800-80gb h100 h200 l4 l40 l40s rtx3060 rtx3090 rtx4060 rtx4090 rtx5070 rtx5090 rtx-a4000 rtx-a5000 rtx6000-ada t4 v100-16gb v100-32gb)
-_shtab_cenote_dry_run___prices_choices=(a100 h100 contended)
+_shtab_cenote_dry_run___prices_choices=(a100 h100 h200 contended)
 _shtab_cenote_dry_run___allocator_choices=(native expandable cudaMallocAsync cenote)
 _shtab_cenote_dry_run___unknown_choices=(zero typical largest off)
 _shtab_cenote_replay___under_choices=(native expandable cenote)
-_shtab_cenote_replay___prices_choices=(a100 h100 contended)
+_shtab_cenote_replay___prices_choices=(a100 h100 h200 contended)
 _shtab_cenote_completion_pos_0_choices=(bash zsh fish)
 _shtab_cenote_pos_0_choices=(doctor qualify run dry-run replay view completion)
 
