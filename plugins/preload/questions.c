@@ -176,8 +176,8 @@ CUresult serve_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle,
 }
 
 /*
- * What a program does to pages that it has mapped itself the driver refuses to do to memory of cuMemAlloc. Pages under a block are cenote's, also when
- * the block is freed, and those of another process are that one's.
+ * What a program does to pages that it has mapped itself the driver refuses to do to memory of cuMemAlloc. Pages under a block are cenote's, also
+ * when the block is freed, and those of another process are that one's.
  */
 static bool is_no_page_of_the_programs(CUdeviceptr at)
 {

@@ -43,6 +43,7 @@ CUT_OFF, ENDED = -6, "terminate called without an active exception\n"
 
 
 OPERATORS = "_cuda and NodeModel and not expanded" # those that are made of other operators, once more
+JAX = (("XLA_FLAGS", "--xla_gpu_autotune_level=0"), ("XLA_PYTHON_CLIENT_PREALLOCATE", "false"), ("XLA_PYTHON_CLIENT_ALLOCATOR", "cuda_async"))
 NOTHING = "0" # every read gives zeros: tests that compare what kernels have not written would go by what lay in the memory before
 
 
@@ -73,9 +74,9 @@ SUITES = {
     "RMM": Suite((), clone="CENOTE_RMM", programs="*_tests"),
     "UMF": Suite((), clone="CENOTE_UMF", programs="test/test_provider_*cuda*"),
     "JAX": Suite((), "tests", (), tuple(f"{name}_test.py" for name in (
-        "array", "array_interoperability", "buffer_callback", "clear_backends", "garbage_collection_guard", "heap_profiler", "memories",
-        "multibackend", "mutable_array", "python_callback")), "CENOTE_JAX", passes=300, data=NOTHING, variables=(
-        ("XLA_FLAGS", "--xla_gpu_autotune_level=0"), ("XLA_PYTHON_CLIENT_PREALLOCATE", "false"), ("XLA_PYTHON_CLIENT_ALLOCATOR", "cuda_async"))),
+        "array", "array_interoperability", "buffer_callback", "clear_backends", "debug_nans", "device", "garbage_collection_guard", "heap_profiler",
+        "layout", "memories", "multibackend", "python_callback")), "CENOTE_JAX", passes=300, variables=JAX),
+    "JAX, arrays that change": Suite((), "tests", (), ("mutable_array_test.py",), "CENOTE_JAX", passes=50, variables=JAX, data=NOTHING),
     "ONNX Runtime": Suite((), str(RUN.parent), (), ("onnx_backend.py",), "CENOTE_ONNX_RUNTIME", passes=200, options=("-k", OPERATORS), data=NOTHING),
 }
 ROUTES = {"preload": ("libcenote_preload.so",), "forward": ("forward/libcuda.so.1", "sim/libcuda.so.1", "forward/libcuda.so"), "adapter": ()}
