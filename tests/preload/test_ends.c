@@ -510,6 +510,7 @@ static void exit_inside_a_call(void)
     DONE(cuMemAllocAsync(&at, MIB, card.stream[A]));
     DONE(cuMemFreeAsync(at, card.stream[A]));
     scene_is_open = false;
+    alarm(patience(5)); /* a mutant waits for ever */
     signal(SIGVTALRM, leave);
     DONE(setitimer(ITIMER_VIRTUAL, &(struct itimerval){.it_value = {0, 1000 + 7 * tries}}, NULL));
     for (;;) {

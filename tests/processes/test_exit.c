@@ -361,6 +361,7 @@ ENDS_WITH(exit_inside_a_call_while_tracing, 9)
 {
     setenv("CENOTE_TRACE", "/dev/null", 1);
     open_mortal(&scene);
+    alarm(patience(5)); /* a mutant waits for ever */
     lock_take_plain(&scene.pool->lock); /* not as one of this thread's: debug builds would say so instead of waiting */
     exit(9);
 }
