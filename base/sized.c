@@ -15,7 +15,7 @@
 
 int sized_check(size_t size, const char *type)
 {
-    if (size && size <= SIZED_MAX)
+    if (size > sizeof(void *) && size <= SIZED_MAX && size % sizeof(void *) == 0)
         return CENOTE_OK;
     return error_set(CENOTE_INVALID, 0, "no %s has %zu bytes: the last argument is its size, sizeof(%s), which the macros of the header add", type,
                      size, type);

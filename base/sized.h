@@ -4,7 +4,10 @@
 
 #include <stddef.h>
 
-/* A larger struct is no later version: the caller left the size out, or gave something else. Our choice. */
+/*
+ * A larger struct is no later version: the caller left the size out, or gave something else. Our choice. Each struct has a member of eight bytes, and
+ * so a size of whole words; a caller that gives one word has taken the size of a pointer.
+ */
 #define SIZED_MAX 4096
 
 /* CENOTE_INVALID, unless a struct of that type can have so many bytes. */

@@ -384,6 +384,27 @@ CUresult device_default_stream(struct device *d, unsigned long long *id)
     return result ? result : t->cuStreamGetId(CU_STREAM_LEGACY, id);
 }
 
+CUresult device_of_stream(struct device *d, CUstream stream, CUcontext *context, CUdevice *device)
+{
+    const struct driver *t = d->driver;
+    CUcontext popped;
+    CUgreenCtx green;
+    CHECK(!scope.inside);
+    CUresult result = device_prepare(d);
+    if (!result)
+        result = t->cuCtxPushCurrent(device_context(d));
+    if (result)
+        return result;
+    result = t->cuStreamGetCtx_v2 ? t->cuStreamGetCtx_v2(stream, context, &green) : t->cuStreamGetCtx(stream, context);
+    *device = d->handle;
+    if (!result && *context != device_context(d) && !(result = t->cuCtxPushCurrent(*context))) {
+        result = t->cuCtxGetDevice(device);
+        t->cuCtxPopCurrent(&popped);
+    }
+    t->cuCtxPopCurrent(&popped);
+    return result;
+}
+
 CUresult device_visit(struct device *other)
 {
     CHECK(scope.inside);

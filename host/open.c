@@ -284,8 +284,17 @@ int cenote_host_stream_set_immortal(int device, cenote_stream stream)
     struct device *d = h ? host_device(h, device, &error) : NULL;
     if (!d)
         return error;
-    if (stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD)
-        touch_add(d, stream, 0);
+    if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)
+        return CENOTE_OK;
+    CUcontext context;
+    CUdevice whose;
+    CUresult result = device_of_stream(d, stream, &context, &whose);
+    if (result == CUDA_ERROR_INVALID_HANDLE || result == CUDA_ERROR_INVALID_VALUE || (!result && whose != d->handle))
+        return error_set(CENOTE_INVALID, (int)result, "%p is no stream of device %d", (void *)stream, device);
+    if (result && result != CUDA_ERROR_NOT_SUPPORTED)
+        return error_set(driver_result_is_sticky(result) ? CENOTE_DEVICE_LOST : CENOTE_DRIVER, (int)result,
+                         "the driver does not say whose stream %p is: %s", (void *)stream, driver_result_name(result));
+    touch_add(d, stream, 0);
     return CENOTE_OK;
 }
 

@@ -59,7 +59,7 @@ int(cenote_host_read_stats)(int node, cenote_host_stats *stats, size_t size)
     if (!h)
         return error;
     int chosen = node < 0 ? -1 : topology_node_named(h->topology, node);
-    if (node >= 0 && (chosen < 0 || chosen >= h->nodes))
+    if (node != -1 && (chosen < 0 || chosen >= h->nodes))
         return error_set(CENOTE_INVALID, 0, "there is no NUMA node %d", node);
     threads_flush(h, FLUSH_COUNTS);
     lock_take(&h->lock);

@@ -238,23 +238,26 @@ int cenote_free_sized(void *block, size_t bytes)
 
 /* ------------------------------------------------------------------------------------------------------------------ questions, and use */
 
-/* Has the pool met the stream as one of its own device? A handle that the next stream has is not found: its lane has ended. LOCKING: none. */
-static bool is_known_here(cenote_pool *pool, uint64_t key)
+/*
+ * Has the pool met the stream as one of that device? NULL: its own. A handle that the next stream has is not found: its lane has ended.
+ * LOCKING: none.
+ */
+static bool is_known(cenote_pool *pool, uint64_t key, struct device *other)
 {
     lock_take(&pool->lock);
-    bool is_known = lane_find(pool, key, NULL) != 0;
+    bool known = lane_find(pool, key, other) != 0;
     lock_give(&pool->lock);
-    return is_known;
+    return known;
 }
 
 /* The key of a stream, and whose it is, as stream_device. LOCKING: none, and not inside. */
 static int find_stream(cenote_pool *pool, int device, CUstream stream, uint64_t *key, struct device **other)
 {
     *other = NULL;
-    if (device >= 0)
-        return stream_key_on(pool, device, stream, key, other);
-    int error = stream_key(pool, stream, key);
-    return error || is_known_here(pool, *key) ? error : stream_device(pool, stream, *key, other);
+    int error = device >= 0 ? stream_key_on(pool, device, stream, key, other) : stream_key(pool, stream, key);
+    if (error || is_known(pool, *key, *other))
+        return error;
+    return device >= 0 ? stream_check_named(pool, stream, *key, *other) : stream_device(pool, stream, *key, other);
 }
 
 /* `device`: the device of the stream; -1: the program did not say. *key: of the stream, unless there is an error. */

@@ -281,6 +281,8 @@ static struct capture *find_capture(cenote_pool *pool, uint64_t stream)
 static int begin_capture(cenote_pool *pool, cenote_group *group, CUstream stream)
 {
     uint64_t key;
+    if (!stream || stream == CU_STREAM_LEGACY)
+        return error_set(CENOTE_INVALID, 0, "CUDA does not capture the legacy default stream: capture a created one, or the per-thread one");
     int error = stream_key(pool, stream, &key);
     if (error || (error = stream_check_own(pool, stream, key)))
         return error;

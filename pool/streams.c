@@ -144,30 +144,6 @@ bool stream_is_alive(cenote_pool *pool, CUstream stream, uint64_t key)
 }
 
 /*
- * The stream's context and its device. Of a stream of a green context it is the primary one, as far as the driver knows the newer form of the
- * question. To the older one, of drivers before CUDA 12.5, a green context is a context like any other.
- */
-static CUresult ask_context(struct device *d, CUstream stream, CUcontext *context, CUdevice *device)
-{
-    const struct driver *t = d->driver;
-    CUcontext popped;
-    CUgreenCtx green;
-    CUresult result = device_prepare(d);
-    if (!result)
-        result = t->cuCtxPushCurrent(device_context(d));
-    if (result)
-        return result;
-    result = t->cuStreamGetCtx_v2 ? t->cuStreamGetCtx_v2(stream, context, &green) : t->cuStreamGetCtx(stream, context);
-    *device = d->handle;
-    if (!result && *context != device_context(d) && !(result = t->cuCtxPushCurrent(*context))) {
-        result = t->cuCtxGetDevice(device);
-        t->cuCtxPopCurrent(&popped);
-    }
-    t->cuCtxPopCurrent(&popped);
-    return result;
-}
-
-/*
  * CENOTE_INVALID for another device's stream, whose work the fences of the pool know nothing of. Asked before an arena gets the key, when a
  * capture is announced, and also while one is open: CUDA allows the question then. A driver that cannot say it of this stream is believed; one that
  * fails to answer is asked by the next call. LOCKING: as stream_key.
@@ -180,7 +156,7 @@ int stream_check_own(cenote_pool *pool, CUstream stream, uint64_t key)
     CHECK(lock_none_above(0));
     if (is_default(key))
         return CENOTE_OK;
-    CUresult result = ask_context(d, stream, &context, &ordinal);
+    CUresult result = device_of_stream(d, stream, &context, &ordinal);
     if (result == CUDA_ERROR_INVALID_HANDLE || result == CUDA_ERROR_INVALID_VALUE)
         return no_stream(pool, stream, result);
     if (result && result != CUDA_ERROR_NOT_SUPPORTED)
@@ -198,7 +174,7 @@ static int ask_device(cenote_pool *pool, CUstream stream, struct device **other)
 {
     CUcontext context;
     CUdevice ordinal;
-    CUresult result = ask_context(pool->config.device, stream, &context, &ordinal);
+    CUresult result = device_of_stream(pool->config.device, stream, &context, &ordinal);
     if (result == CUDA_ERROR_INVALID_HANDLE || result == CUDA_ERROR_INVALID_VALUE)
         return error_set(CENOTE_INVALID, result, "%p is no stream: %s", (void *)stream, driver_result_name(result));
     if (result && result != CUDA_ERROR_NOT_SUPPORTED)
@@ -250,6 +226,25 @@ int stream_key_on(cenote_pool *pool, int ordinal, CUstream stream, uint64_t *key
     if (!error && is_far_default && !(error = default_key(pool, *other, stream, key)))
         *key |= (uint64_t)(ordinal + 1) << DEVICE_SHIFT;
     return error;
+}
+
+/*
+ * The program has said that the stream is of `named`; NULL: of the pool's own device. An event of another device would cover nothing there. The
+ * driver is asked; if it cannot say it, the program is believed. LOCKING: as stream_key.
+ */
+int stream_check_named(cenote_pool *pool, CUstream stream, uint64_t key, const struct device *named)
+{
+    uint64_t known;
+    struct device *other;
+    if (is_default(key) || find_immortal(pool, stream, &known))
+        return CENOTE_OK;
+    int error = ask_device(pool, stream, &other);
+    if (error)
+        return error == CENOTE_NOT_SUPPORTED ? CENOTE_OK : error;
+    if (other == named)
+        return CENOTE_OK;
+    return error_set(CENOTE_INVALID, 0, "stream %p is of device %d, not of the one that was named with it", (void *)stream,
+                     (other ? other : pool->config.device)->ordinal);
 }
 
 /* Does it end with the program? So does the default stream of a device, by whatever name, but for that of a green context. LOCKING: none. */

@@ -43,6 +43,7 @@ uint64_t stream_key_of_thread(void);
 int stream_key(cenote_pool *pool, CUstream stream, uint64_t *key);
 int stream_device(cenote_pool *pool, CUstream stream, uint64_t key, struct device **other);
 int stream_key_on(cenote_pool *pool, int ordinal, CUstream stream, uint64_t *key, struct device **other);
+int stream_check_named(cenote_pool *pool, CUstream stream, uint64_t key, const struct device *named);
 int stream_check_own(cenote_pool *pool, CUstream stream, uint64_t key);
 bool stream_is_immortal(cenote_pool *pool, CUstream stream, uint64_t key);
 bool stream_is_alive(cenote_pool *pool, CUstream stream, uint64_t key);

@@ -332,7 +332,8 @@ int cenote_import(const cenote_share *share, size_t length, int device, void **a
 
 int cenote_pool_import(cenote_pool *pool, const cenote_share *share, size_t length, void **address)
 {
-    return pool ? import(share, length, pool, -1, address) : error_set(CENOTE_INVALID, 0, "cenote_pool_import needs a pool");
+    int error = pool_usable(pool);
+    return error ? error : import(share, length, pool, -1, address);
 }
 
 /* --------------------------------------------------------------------------------------------------------------------------- closing */

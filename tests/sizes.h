@@ -57,6 +57,12 @@ static inline bool sizes_are(const char *at, size_t bytes, unsigned char value)
     return true;
 }
 
+/* A compiler gives each of these structs whole words, and none a single one. */
+static inline bool sizes_can_be(size_t size)
+{
+    return size % 8 == 0 && size > 8;
+}
+
 /* One call with elements of `size` bytes, whose members go in and must come out as in `whole`. */
 static inline void sizes_try(const struct sized_call *call, const char *whole, size_t size)
 {
@@ -65,9 +71,10 @@ static inline void sizes_try(const struct sized_call *call, const char *whole, s
     memset(at, call->goes_in ? 0 : 0xaa, all);
     for (size_t i = 0; i < elements && call->goes_in; i++)
         memcpy(at + i * size, whole + i * call->known, shared);
-    EXPECT_EQ(call->ask(at, size), size < call->least ? CENOTE_INVALID : CENOTE_OK);
+    bool is_refused = !sizes_can_be(size) || size < call->least;
+    EXPECT_EQ(call->ask(at, size), is_refused ? CENOTE_INVALID : CENOTE_OK);
     bool fine = sizes_are(at - (SIZES_ROOM - all), SIZES_ROOM - all, 0xbb);
-    for (size_t i = 0; i < elements && call->comes_out; i++)
+    for (size_t i = 0; i < elements && call->comes_out && !is_refused; i++)
         fine = fine && !memcmp(at + i * size, whole + i * call->known, shared) && sizes_are(at + i * size + shared, size - shared, 0);
     if (!fine)
         fprintf(stderr, "%s of %zu bytes\n", call->type, size);
@@ -93,9 +100,9 @@ static inline void sizes_try_all(const struct sized_call *call, void *whole)
     memcpy(at, whole, call->known);
     at[newer - 1] = 1; /* a later header sets what this library cannot do */
     EXPECT_EQ(call->ask(at, newer), call->goes_in ? CENOTE_INVALID : CENOTE_OK);
-    EXPECT_EQ(call->ask(whole, 0), CENOTE_INVALID);
-    EXPECT_EQ(call->ask(whole, 4097), CENOTE_INVALID);
-    EXPECT_EQ(call->ask(whole, SIZE_MAX), CENOTE_INVALID);
+    const size_t none[] = {0, 1, 3, sizeof whole, call->known - 1, call->known + 4, 4097, SIZE_MAX};
+    for (size_t i = 0; i < sizeof none / sizeof none[0]; i++)
+        EXPECT_EQ(call->ask(whole, none[i]), CENOTE_INVALID);
 }
 
 #endif

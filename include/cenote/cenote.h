@@ -39,7 +39,8 @@
  *              struct is the size that the program's header gives that struct, in an array one element. A macro of the same name adds it:
  *              programs write cenote_find(address, &block). Where no macro does, the caller adds it: through a pointer to the function, or
  *              in another language. Nothing beyond the size is read or written. Members that only the library has are at their defaults.
- *              Members that only the program has come out as zero, and if one that goes in is not zero, the call is CENOTE_INVALID.
+ *              Members that only the program has come out as zero, and if one that goes in is not zero, the call is CENOTE_INVALID; so is a
+ *              size that no such struct can have.
  *   Stable     Later versions of the same soname append members to structs and values to enumerations; they move and remove none. If a program
  *              meets a value that it does not know, it takes it for none of those it knows. Two structs never change: cenote_level, which
  *              lies inside others, and cenote_share, which travels. Not stable: the words of messages, explanations and reports, and the
@@ -260,7 +261,10 @@ CENOTE_API int cenote_use(void *block, cenote_stream stream);
  */
 CENOTE_API int cenote_free_on(void *block, cenote_stream stream);
 
-/* The same as cenote_use for a stream whose device the caller knows: the default streams of another device have no handle that says so. */
+/*
+ * The same as cenote_use for a stream whose device the caller knows: the default streams of another device have no handle that says so. If a created
+ * stream is of another device than that, the call is CENOTE_INVALID.
+ */
 CENOTE_API int cenote_use_on(void *block, int device, cenote_stream stream);
 
 typedef struct cenote_block {
@@ -379,8 +383,9 @@ CENOTE_API int cenote_alloc_at(cenote_pool *pool, cenote_group *group, void *add
 
 /*
  * A stream capture begins: until cenote_capture_end, what is allocated on `stream` from this pool comes from `group`, which must be
- * private. Say so before cuStreamBeginCapture, and end it after cuStreamEndCapture. Blocks freed meanwhile are reused inside the
- * capture only in the order of their stream. For other streams that join the capture use cenote_group_alloc.
+ * private. Say so before cuStreamBeginCapture, and end it after cuStreamEndCapture. The legacy default stream is CENOTE_INVALID: CUDA
+ * does not capture it. Blocks freed meanwhile are reused inside the capture only in the order of their stream. For other streams that
+ * join the capture use cenote_group_alloc.
  * While any capture is open on the device nothing is unmapped or given back and the device is not waited for. It is told for one device: if streams
  * of other devices will join the capture, begin and end it for one of them on each, with a group of a pool of that device; or a pool
  * there may end the capture. On drivers before CUDA 12.5 this call may wait until another thread's wait for the device is over.

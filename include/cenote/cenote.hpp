@@ -1,5 +1,5 @@
 /*
- * cenote.hpp: cenote.h for C++17: pools, blocks, groups, captures and pins that end with their scope, and errors as exceptions.
+ * cenote.hpp: cenote.h and share.h for C++17: pools, blocks, groups, captures, pins, imports that end with their scope, and errors as exceptions.
  *
  *     cenote::pool pool(0);
  *     cenote::block block = pool.alloc(1 << 20, stream);
@@ -7,8 +7,8 @@
  *     block.use(other);                   // it is used there, too
  *     }                                   // given back in stream order: nothing waits
  *
- * It is no library of its own, and it hides nothing: cenote.h says what each call does and has the rules, get() gives what its functions take, and
- * what has no member here is called through get().
+ * It is no library of its own, and it hides nothing: the headers of C say what each call does and have the rules, get() gives what their functions
+ * take, and what has no member here is called through get().
  *
  * COST       Each object is as large as what it owns: a block is one pointer, and its deleter is cenote_free. Nothing is allocated and no lock
  *            taken but by the calls of cenote.h. Objects can be moved and not copied. One that was moved from is empty: get() is NULL, its
@@ -39,6 +39,7 @@
 #endif
 
 #include <cenote/cenote.h>
+#include <cenote/share.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -142,7 +143,7 @@ class CENOTE_API failed : public error_as<std::runtime_error> {
 #endif
 }
 
-/* For calls of cenote.h, report.h and share.h: cenote::check(cenote_pool_snapshot(...)). */
+/* For calls of C that have no member here: cenote::check(cenote_pool_snapshot(...)). */
 inline void check(int code)
 {
     if (code != CENOTE_OK)
@@ -169,6 +170,12 @@ public:
 
     void use(cenote_stream stream) { check(cenote_use(get(), stream)); }
     void use_on(int device, cenote_stream stream) { check(cenote_use_on(get(), device, stream)); }
+    cenote_share share() const /* names it to another process, until it is freed: cenote::imported there */
+    {
+        cenote_share name;
+        check(cenote_export(get(), &name));
+        return name;
+    }
 
     /* If one of these throws, the block is still owned. */
     void free() { given_back(cenote_free(get())); }
@@ -317,6 +324,42 @@ public:
         pool_ = nullptr;
     }
     [[nodiscard]] cenote_pool *release() noexcept { return std::exchange(pool_, nullptr); }
+};
+
+/* A block of another process. Its end waits for the device (cenote_import_close). While a capture is open it does nothing, and close() throws. */
+class imported {
+public:
+    imported() noexcept = default;
+    imported(const cenote_share &name, int device) { check(cenote_import(&name, sizeof name, device, &address_)); }
+    imported(const cenote_share &name, pool_ref pool) { check(cenote_pool_import(pool.get(), &name, sizeof name, &address_)); } /* in its context */
+    imported(imported &&other) noexcept : address_(std::exchange(other.address_, nullptr)) {}
+    imported &operator=(imported &&other) noexcept
+    {
+        imported old(std::move(*this));
+        address_ = std::exchange(other.address_, nullptr);
+        return *this;
+    }
+    ~imported() { (void)(address_ && cenote_import_close(address_)); }
+    void *get() const noexcept { return address_; } /* what the share names, which may lie inside the block */
+    explicit operator bool() const noexcept { return address_ != nullptr; }
+    std::size_t size() const /* of the whole block */
+    {
+        void *start = nullptr;
+        std::size_t bytes = 0;
+        check(cenote_import_range(address_, &start, &bytes));
+        return bytes;
+    }
+    /* cenote::busy: a capture is open, and it is still owned. After every other exception it is closed for the program. */
+    void close()
+    {
+        int code = cenote_import_close(address_);
+        if (code != CENOTE_BUSY)
+            address_ = nullptr;
+        check(code);
+    }
+
+private:
+    void *address_ = nullptr;
 };
 
 /* ------------------------------------------------------------------------------------------------------- groups and captures */

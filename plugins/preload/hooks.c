@@ -9,6 +9,13 @@
  */
 #include "plugins/preload/hooks.h"
 
+static _Thread_local unsigned under_way __attribute__((tls_model("initial-exec"))); /* the shorter way there: each call takes it twice */
+
+bool hooks_are_under_way(void)
+{
+    return under_way;
+}
+
 #define BY(r, symbol, arguments)                                                         \
     if (!(r))                                                                            \
         return CUDA_ERROR_NOT_INITIALIZED;                                               \
@@ -16,7 +23,10 @@
         return CUDA_ERROR_NOT_SUPPORTED;                                                 \
     if ((r)->is_off || real_is_left() || real_is_wanted(r, __builtin_return_address(0))) \
         return (r)->symbol arguments;                                                    \
-    return serve_##symbol arguments
+    under_way++;                                                                         \
+    CUresult result = serve_##symbol arguments;                                          \
+    under_way--;                                                                         \
+    return result
 
 #define HOOK(name, symbol, version, parameters, arguments) \
     CUresult symbol parameters                             \

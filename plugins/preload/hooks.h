@@ -9,6 +9,9 @@
 
 #include "plugins/preload/real.h"
 
+/* Is a call of this thread being served? Then a signal has come in the middle of it, and its handler asks: the thread may have any lock. */
+bool hooks_are_under_way(void);
+
 #define PRELOAD_EXPORT __attribute__((visibility("default")))
 
 #define HOOK(name, symbol, version, parameters, arguments) \

@@ -136,6 +136,13 @@ CUresult serve_cuMemAllocPitch_v2(CUdeviceptr *at, size_t *pitch, size_t width, 
 
 /* --- waiting for the device */
 
+/* The driver refuses a cuMemFree of a thread to which no context is current. */
+static CUresult enter_for_the_program(struct place *p, struct scope *scope)
+{
+    CUresult result = place_enter(p, scope);
+    return !result && !scope->had_context ? CUDA_ERROR_INVALID_CONTEXT : result;
+}
+
 /* A thread may wait for an event over the whole context; otherwise the driver waits for it, in a free of its own memory. */
 static bool waits_by_mark(const struct place *p)
 {
@@ -202,7 +209,7 @@ static CUresult wait_as_the_driver(struct place *p, bool *has_waited)
     const struct real *r = real();
     CUcontext popped;
     *has_waited = false;
-    CUresult result = r->cuCtxPushCurrent_v2(atomic_load(&p->context));
+    CUresult result = place_has_context() ? r->cuCtxPushCurrent_v2(atomic_load(&p->context)) : CUDA_ERROR_INVALID_CONTEXT;
     if (result)
         return result;
     result = ask_for_a_free(p, has_waited);
@@ -217,7 +224,7 @@ static bool wait_for_mark(struct place *p, CUresult *result)
     struct scope scope;
     CUevent event = NULL;
     bool is_marked = false;
-    *result = place_enter(p, &scope);
+    *result = enter_for_the_program(p, &scope);
     if (!*result && (event = place_take_event(p))) {
         is_marked = captures_mark(atomic_load(&p->context), event, result);
         if (is_marked && !*result)
@@ -415,7 +422,7 @@ static CUresult ask_for_the_context(struct place *p)
 {
     struct scope scope;
     unsigned flags;
-    CUresult result = place_enter(p, &scope);
+    CUresult result = enter_for_the_program(p, &scope);
     if (!result)
         result = real()->cuCtxGetFlags(&flags);
     place_leave(&scope);

@@ -68,11 +68,18 @@ CUresult place_enter(struct place *p, struct scope *scope)
     scope->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     scope->has_pushed = false;
     r->cuThreadExchangeStreamCaptureMode(&scope->mode);
-    if (context && !r->cuCtxGetCurrent(&now) && now == context)
+    scope->had_context = !r->cuCtxGetCurrent(&now) && now;
+    if (context && now == context)
         return CUDA_SUCCESS;
     CUresult result = r->cuCtxPushCurrent_v2(context);
     scope->has_pushed = !result;
     return result;
+}
+
+bool place_has_context(void)
+{
+    CUcontext now = NULL;
+    return !real()->cuCtxGetCurrent(&now) && now;
 }
 
 void place_leave(struct scope *scope)

@@ -68,9 +68,13 @@ static inline bool stream_is_default(CUstream stream)
 struct scope {
     CUstreamCaptureMode mode;
     bool has_pushed;
+    bool had_context; /* some context was current before */
 };
 CUresult place_enter(struct place *p, struct scope *scope);
 void     place_leave(struct scope *scope);
+
+/* Is any context current to the calling thread? The driver refuses some calls if not, of which cenote needs none. */
+bool place_has_context(void);
 
 /* An event of the place, for one wait. NULL: the driver has none. LOCKING: inside. */
 CUevent place_take_event(struct place *p);

@@ -34,8 +34,8 @@ static bool look_at_import(CUdeviceptr at, cenote_block *block)
 CUresult serve_cuMemGetAddressRange_v2(CUdeviceptr *start, size_t *size, CUdeviceptr at)
 {
     cenote_block block;
-    bool is_gone;
-    if (!look(at, &block, &is_gone)) {
+    bool is_gone = false;
+    if (!place_has_context() || !look(at, &block, &is_gone)) {
         CUresult result = real()->cuMemGetAddressRange_v2(start, size, at);
         if (result || is_gone || !look_at_import(at, &block))
             return !result && is_gone ? CUDA_ERROR_NOT_FOUND : result;
@@ -173,6 +173,32 @@ CUresult serve_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle,
     cenote_block block;
     bool is_ours = place_of_block((CUdeviceptr)(uintptr_t)at, &block);
     return is_ours ? CUDA_ERROR_INVALID_VALUE : real()->cuMemRetainAllocationHandle(handle, at);
+}
+
+/*
+ * What a program does to pages that it has mapped itself the driver refuses to do to memory of cuMemAlloc. Pages under a block are cenote's, also
+ * when the block is freed, and those of another process are that one's.
+ */
+static bool is_no_page_of_the_programs(CUdeviceptr at)
+{
+    cenote_block block;
+    bool is_gone;
+    return look(at, &block, &is_gone) || is_gone || look_at_import(at, &block);
+}
+
+CUresult serve_cuMemUnmap(CUdeviceptr at, size_t size)
+{
+    return is_no_page_of_the_programs(at) ? CUDA_ERROR_INVALID_VALUE : real()->cuMemUnmap(at, size);
+}
+
+CUresult serve_cuMemSetAccess(CUdeviceptr at, size_t size, const CUmemAccessDesc *list, size_t count)
+{
+    return is_no_page_of_the_programs(at) ? CUDA_ERROR_INVALID_VALUE : real()->cuMemSetAccess(at, size, list, count);
+}
+
+CUresult serve_cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr at)
+{
+    return is_no_page_of_the_programs(at) ? CUDA_ERROR_INVALID_VALUE : real()->cuMemGetAccess(flags, location, at);
 }
 
 /* Of a device: all that could be had there. What the pool holds and no block uses is free to the program, and so is what it has freed. */

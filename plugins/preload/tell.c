@@ -1,9 +1,11 @@
 /*
  * tell.c: the figures at the end of the run, in the words of `cenote run` (python/cenote/inside/run_summary.py): one line for the process, if
- * CENOTE_SUMMARY=on and memory was asked for that is served otherwise.
+ * CENOTE_SUMMARY=on and memory was asked for that is served otherwise. A handler of a signal may exit in the middle of a call that is served: then
+ * there are no figures, because its thread may have the locks of the books.
  *
  * LOCKING: none; it runs when the process exits.
  */
+#include "plugins/preload/hooks.h"
 #include "plugins/preload/place.h"
 
 #include <stdarg.h>
@@ -113,6 +115,10 @@ __attribute__((destructor)) static void tell(void)
     const char *wanted = getenv("CENOTE_SUMMARY"), *rank = getenv("RANK");
     if (!wanted || strcmp(wanted, "on") || real_is_left()) /* in a child of a fork a lock may be held by a thread that it does not have */
         return;
+    if (hooks_are_under_way()) {
+        fprintf(stderr, "cenote: no figures: the program ended inside a call for memory (cenote %s)\n", real_way);
+        return;
+    }
     struct figures f = add_up();
     if (!f.requested) {
         tell_of_passes_alone();

@@ -364,14 +364,19 @@ static void save_for_environment(cenote_pool *pool)
 
 /*
  * Of pools that are open still: the default ones always are. No driver call is made. In a fork a thread that does not exist there may have the locks;
- * a thread that exits from a watch function has some itself.
+ * a thread that exits from a watch function has some itself, and so may one that exits from a handler of a signal.
  */
 static void process_ends(void)
 {
     if (pool_refuses())
         return;
+    if (!lock_settle(&pools_lock, EXIT_PATIENCE))
+        return;
     for (cenote_pool *pool = NULL; (pool = pool_next_on_device(NULL, pool));)
-        save_for_environment(pool);
+        if (lock_settle(&pool->lock, EXIT_PATIENCE))
+            save_for_environment(pool);
+        else
+            fprintf(stderr, "cenote: no trace was written: the program ended inside a call of cenote\n");
 }
 
 int record_open(cenote_pool *pool)

@@ -324,4 +324,31 @@ CASE(a_pin_ends_with_its_scope)
     EXPECT(!pool.get());
 }
 
+CASE(an_import_ends_with_its_scope)
+{
+    card card;
+    cenote::pool pool(0, card::options());
+    cenote::block block = pool.alloc(3 * MIB, card.a);
+    cenote::group graphs(pool, "graphs", CENOTE_GROUP_PRIVATE);
+    void *there;
+    {
+        cenote::imported first(block.share(), 0), import(std::move(first)), of_pool(block.share(), pool);
+        there = import.get();
+        EXPECT(!first && import && of_pool);
+        EXPECT_EQ(import.size(), 3 * MIB);
+        EXPECT_EQ(thrown([&] { (void)first.size(); }), 'm');
+        EXPECT_EQ(thrown([&] { first.close(); }), 'm');
+        of_pool.close();
+        EXPECT(!of_pool);
+        cenote::capture capture(graphs, card.b);
+        EXPECT_EQ(thrown([&] { import.close(); }), 'b'); /* the last of its range */
+        EXPECT(import);
+    }
+    EXPECT_EQ(cenote_import_close(there), CENOTE_NOT_OURS);
+    cenote_share name = block.share();
+    block.free();
+    EXPECT_EQ(thrown([&] { cenote::imported(name, 0); }), 'f');
+    EXPECT_EQ(thrown([&] { cenote::imported(cenote_share{}, pool); }), 'm');
+}
+
 SUITE_MAIN("cenote.hpp")

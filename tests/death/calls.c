@@ -1,6 +1,6 @@
 /*
  * calls.c: every call of cenote.h that asks something of a pool, made with arguments that are right, where none of them may be served: in
- * a callback that must not call, in a fork. And the other way round: has each pointer of cenote.h been given as NULL?
+ * a callback that must not call, in a fork. And the other way round: has each parameter of the headers been given wrongly?
  */
 #include "tests/death/misuse.h"
 
@@ -113,9 +113,33 @@ int call_everything(struct scenery *s, cenote_group *group, int error)
     return tally.last;
 }
 
-/* ---------------------------------------------------------------------------------------------------------------------- every NULL */
+/* ------------------------------------------------------------------------------------------------------------------ every argument */
 
 #define ARGUMENTS_MAX 8
+
+/* Of these parameters no value is wrong, or none that a call could tell. */
+static const struct {
+    const char *call, *parameter, *why;
+} any[] = {
+    {"cenote_error_name", "int error", "unknown codes have one too"},
+    {"cenote_error_text", "int error", "unknown codes have one too"},
+    {"cenote_pool_set_limit", "uint64_t bytes", "what is held above it is given back as far as it is free"},
+    {"cenote_alloc", "size_t bytes", "what cannot be served is CENOTE_OUT_OF_MEMORY"},
+    {"cenote_alloc_aligned", "size_t bytes", "the same"},
+    {"cenote_group_alloc", "size_t bytes", "the same"},
+    {"cenote_pool_trim", "uint64_t keep_bytes", "more than is held: nothing is given back"},
+    {"cenote_stats_text", "size_t room", "how much the caller has, only the caller knows"},
+    {"cenote_stats_json", "size_t room", "the same"},
+    {"cenote_pool_rows", "size_t room", "the same"},
+    {"cenote_pool_steps", "size_t room", "the same"},
+    {"cenote_pool_pieces", "size_t room", "the same"},
+    {"cenote_pool_mark", "size_t room", "the same"},
+    {"cenote_pool_explain", "size_t size", "the same"},
+    {"cenote_site_text", "size_t size", "the same"},
+    {"cenote_pool_growth", "size_t size", "the same"},
+    {"cenote_pool_explain", "uint64_t bytes", "0 to more than the device has"},
+    {"cenote_tag_share", "int on", "0, or not"},
+};
 
 /* The arguments between the brackets after `open`, with spaces at their ends cut off. */
 static int split(const char *open, char out[ARGUMENTS_MAX][128])
@@ -137,58 +161,76 @@ static int split(const char *open, char out[ARGUMENTS_MAX][128])
     return count;
 }
 
-/* Does the text of a case call `function` with NULL as its argument `at`? */
-static bool is_given(const struct misuse *list, int count, const char *function, int at)
-{
-    char call[96], arguments[ARGUMENTS_MAX][128];
-    snprintf(call, sizeof call, "%s(", function);
-    for (int i = 0; i < count; i++) {
-        const char *found = strstr(list[i].name, call);
-        if (found && split(found + strlen(call) - 1, arguments) > at && !strcmp(arguments[at], "NULL"))
-            return true;
-    }
-    return false;
-}
-
 static bool is_pointer(const char *parameter)
 {
     return strchr(parameter, '*') || strstr(parameter, "_fn ");
 }
 
-int nulls_missing(const struct misuse *list, int count)
+/* Does the text of a case call `function` with NULL, or BAD(...), as its argument `at`? The name may be in brackets, past the macro. */
+static bool is_given(const struct misuse *list, int count, const char *function, int at, bool as_null)
+{
+    char arguments[ARGUMENTS_MAX][128];
+    size_t length = strlen(function);
+    for (int i = 0; i < count; i++) {
+        const char *found = strstr(list[i].name, function), *open = found ? found + length + (found[length] == ')') : NULL;
+        if (open && *open == '(' && split(open, arguments) > at &&
+            (as_null ? !strcmp(arguments[at], "NULL") : !strncmp(arguments[at], "BAD(", 4)))
+            return true;
+    }
+    return false;
+}
+
+static bool takes_any(const char *function, const char *parameter)
+{
+    bool does = !strcmp(parameter, "void");
+    for (size_t i = 0; i < sizeof any / sizeof any[0]; i++)
+        does = does || (!strcmp(any[i].call, function) && !strcmp(any[i].parameter, parameter));
+    return does;
+}
+
+/* The text of the headers. NULL: not found. */
+static const char *read_headers(void)
 {
     static const char *const headers[] = {"include/cenote/cenote.h", "include/cenote/report.h", "include/cenote/share.h"};
     static char header[128 << 10];
-    char parameters[ARGUMENTS_MAX][128], function[64];
-    int missing = 0, pointers = 0;
     size_t length = 0;
     for (int i = 0; i < 3; i++) {
         FILE *file = fopen(headers[i], "r");
         if (!file) {
             printf("FAILED %s was not found\n", headers[i]);
-            return 1;
+            return NULL;
         }
         length += fread(header + length, 1, sizeof header - 1 - length, file);
         fclose(file);
     }
     header[length] = 0;
-    for (const char *at = header; (at = strstr(at, "\nCENOTE_API ")); at++) {
+    return header;
+}
+
+int arguments_missing(const struct misuse *list, int count)
+{
+    char parameters[ARGUMENTS_MAX][128], function[64];
+    const char *header = read_headers();
+    int missing = 0, pointers = 0, values = 0;
+    for (const char *at = header; at && (at = strstr(at, "\nCENOTE_API ")); at++) {
         const char *name = strstr(at, "cenote_"), *open = strchr(at + 1, '(');
         while (name && name + strcspn(name, "( *;\n") != open)
             name = strstr(name + 1, "cenote_");
         snprintf(function, sizeof function, "%.*s", (int)(open - name), name);
         int most = split(open, parameters);
         for (int i = 0; i < most; i++) {
-            bool given = !is_pointer(parameters[i]) || is_given(list, count, function, i);
-            pointers += is_pointer(parameters[i]);
+            bool by_null = is_pointer(parameters[i]);
+            bool given = is_given(list, count, function, i, by_null) || (!by_null && takes_any(function, parameters[i]));
+            pointers += by_null;
+            values += !by_null;
             missing += !given;
             if (!given)
-                printf("FAILED no case gives NULL as `%s` to %s\n", parameters[i], function);
+                printf("FAILED no case gives %s as `%s` to %s\n", by_null ? "NULL" : "BAD(...)", parameters[i], function);
         }
     }
-    if (pointers < 50)
-        printf("FAILED the headers of include/cenote/ were not understood: %d pointers\n", pointers);
+    if (pointers < 50 || values < 50)
+        printf("FAILED the headers of include/cenote/ were not understood: %d pointers, %d other parameters\n", pointers, values);
     else
-        printf("each of the %d pointers in the parameters of the headers is given as NULL\n", pointers - missing);
-    return missing + (pointers < 50);
+        printf("each of the %d pointers and %d other parameters of the headers was given wrongly, or takes any value\n", pointers, values);
+    return missing + (pointers < 50 || values < 50);
 }

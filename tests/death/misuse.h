@@ -91,7 +91,7 @@ static inline int close_group(cenote_group *group, int error)
  */
 int call_everything(struct scenery *s, cenote_group *group, int error);
 
-/* How many pointers in the parameters of cenote.h no case gives as NULL; they are named. */
-int nulls_missing(const struct misuse *list, int count);
+/* How many parameters of the headers no case gives as NULL or BAD(...); they are named. */
+int arguments_missing(const struct misuse *list, int count);
 
 #endif

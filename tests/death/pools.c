@@ -1,4 +1,6 @@
 /* pools.c: what a program can do wrong with pools, options, groups, captures, streams and tags. */
+#include <cenote/share.h>
+
 #include "tests/death/misuse.h"
 
 #include <math.h>
@@ -37,6 +39,18 @@ ANSWER(an_explanation_of_a_destroyed_pool, CENOTE_OK, NULL)
     DONE(cenote_pool_destroy(pool));
     EXPECT(cenote_pool_explain(pool, 0, text, sizeof text) > 0);
     return !strstr(text, "was destroyed");
+}
+
+MISUSE(imported_for_a_destroyed_pool, CENOTE_INVALID, "the pool was destroyed")
+{
+    cenote_share share;
+    void *there = NULL;
+    cenote_pool *pool = pool_of(s);
+    DONE(cenote_export(s->live[0].at, &share));
+    DONE(cenote_pool_destroy(pool));
+    int error = cenote_pool_import(pool, &share, sizeof share, &there);
+    EXPECT_EQ(there, NULL);
+    return error;
 }
 
 MISUSE(destroyed_with_live_blocks, CENOTE_BUSY, "still live: free them first")
@@ -450,26 +464,6 @@ MISUSE(more_captures_than_there_can_be, CENOTE_CAPTURE, "captures are open")
 
 /* ----------------------------------------------------------------------------------------------------------------------- streams */
 
-#define NEVER_SEEN ((cenote_stream)(uintptr_t)0xdead0)
-
-MISUSE(a_stream_never_seen, CENOTE_INVALID, "0xdead0 is no stream of device 0")
-{
-    void *block = s;
-    cenote_group *group = group_of(s, CENOTE_GROUP_PRIVATE);
-    s->violations = true;
-    EXPECT_EQ(cenote_use(s->live[0].at, NEVER_SEEN), CENOTE_INVALID);
-    EXPECT_EQ(cenote_use_on(s->live[0].at, 0, NEVER_SEEN), CENOTE_INVALID);
-    EXPECT_EQ(cenote_stream_retire(s->scene.pool, NEVER_SEEN), CENOTE_INVALID);
-    EXPECT_EQ(cenote_stream_set_immortal(s->scene.pool, NEVER_SEEN), CENOTE_INVALID);
-    EXPECT_EQ(cenote_capture_begin(group, NEVER_SEEN), CENOTE_INVALID);
-    EXPECT_EQ(cenote_capture_end(group, NEVER_SEEN), CENOTE_CAPTURE);
-    EXPECT_EQ(cenote_group_alloc(group, 512, 512, NEVER_SEEN, &block), CENOTE_INVALID);
-    DONE(cenote_group_destroy(group));
-    int error = cenote_alloc(s->scene.pool, 512, NEVER_SEEN, &block);
-    EXPECT_EQ(block, s);
-    return error;
-}
-
 MISUSE(a_stream_that_was_destroyed, CENOTE_INVALID, "is no stream of device 0")
 {
     CUstream stream;
@@ -520,6 +514,20 @@ MISUSE(taken_on_a_stream_of_another_device, CENOTE_INVALID, "is of device 1")
     EXPECT_EQ(cenote_alloc(s->scene.pool, 512, stream, &block), CENOTE_INVALID);
     DONE(cenote_use(s->live[0].at, stream)); /* that is what it is for */
     int error = cenote_alloc(s->scene.pool, 5 * MIB, stream, &block);
+    close_stream_of_another_device(stream);
+    return error;
+}
+
+/* Each call that is told the device beside the stream. The block is used by none of them. */
+MISUSE(a_device_that_is_not_the_streams, CENOTE_INVALID, "is of device 1, not of the one that was named with it")
+{
+    CUstream stream = stream_of_another_device(s);
+    int error = cenote_use_on(s->live[0].at, 0, stream);
+    cenote_block found;
+    DONE(cenote_find(s->live[0].at, &found));
+    EXPECT_EQ(found.used, 0);
+    DONE(cenote_use_on(s->live[0].at, 1, stream));
+    DONE(cenote_use_on(s->live[0].at, 0, s->scene.stream[B]));
     close_stream_of_another_device(stream);
     return error;
 }

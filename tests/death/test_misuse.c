@@ -166,7 +166,7 @@ static void tell(const struct misuse *m, bool aborts, const struct ended *e)
 int main(int argc, char **argv)
 {
     const char *word = argc > 1 ? argv[1] : "";
-    int misuses = 0, answers = 0, ends = 0, failed = nulls_missing(list, count);
+    int misuses = 0, answers = 0, ends = 0, failed = arguments_missing(list, count);
     for (int i = 0; i < count; i++) {
         const struct misuse *m = &list[i];
         if (!strstr(m->name, word))

@@ -141,6 +141,38 @@ CASE(what_is_no_block_is_refused)
     pinned_close(&scene);
 }
 
+CASE(arguments_out_of_range)
+{
+    struct scene scene;
+    struct sim_shape shape = scene_card(64 * MIB);
+    cenote_host_options options = pinned_options();
+    cenote_host_stats stats;
+    CUcontext context;
+    CUstream far;
+    shape.devices = 2;
+    scene_open_card(&scene, &shape);
+    DONE(cenote_host_open(&options));
+    DONE(cuDevicePrimaryCtxRetain(&context, 1));
+    DONE(cuCtxPushCurrent(context));
+    DONE(cuStreamCreate(&far, CU_STREAM_NON_BLOCKING));
+    DONE(cuCtxPopCurrent(NULL));
+    EXPECT_EQ(cenote_host_stream_set_immortal(2, scene.stream[A]), CENOTE_NO_DEVICE);
+    EXPECT_EQ(cenote_host_stream_set_immortal(0, far), CENOTE_INVALID);
+    EXPECT(strstr(cenote_host_message(), "is no stream of device 0"));
+    EXPECT_EQ(cenote_host_stream_set_immortal(1, scene.stream[A]), CENOTE_INVALID);
+    DONE(cenote_host_stream_set_immortal(1, far));
+    DONE(cenote_host_stream_set_immortal(0, scene.stream[A]));
+    EXPECT_EQ(cenote_host_read_stats(-2, &stats), CENOTE_INVALID);
+    EXPECT_EQ(cenote_host_read_stats(1000, &stats), CENOTE_INVALID);
+    DONE(cenote_host_read_stats(-1, &stats));
+    EXPECT_EQ(cenote_host_set_announced(2), CENOTE_INVALID);
+    EXPECT_EQ(cenote_host_trim(0, CENOTE_TRIM_PERIODIC), CENOTE_INVALID);
+    EXPECT_EQ(cenote_host_find(NULL, &(cenote_host_block){0}), CENOTE_NOT_OURS);
+    DONE(cuStreamDestroy(far));
+    DONE(cuDevicePrimaryCtxRelease(1));
+    pinned_close(&scene);
+}
+
 CASE(it_does_not_close_while_blocks_are_live)
 {
     struct scene scene;

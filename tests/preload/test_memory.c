@@ -244,6 +244,34 @@ static double calls_of_a_pair(bool is_async)
     return (double)(after.calls - before.calls) / 100;
 }
 
+/* No context is current to the thread: the driver refuses, and the block stays. */
+static void free_without_a_context(const char *is_on, const char *options)
+{
+    CUdeviceptr at[2], start;
+    size_t size;
+    setenv("CENOTE_PRELOAD", is_on, 1);
+    setenv("CENOTE_CONF", options, 1);
+    card_open(CAPACITY, 1);
+    DONE(cuMemAlloc(&at[0], MIB));
+    DONE(cuMemAllocAsync(&at[1], MIB, card.stream[A]));
+    DONE(cuStreamSynchronize(card.stream[A]));
+    DONE(cuCtxSetCurrent(NULL));
+    for (int i = 0; i < 2; i++) {
+        EXPECT_EQ(cuMemFree(at[i]), CUDA_ERROR_INVALID_CONTEXT);
+        EXPECT_EQ(cuMemGetAddressRange(&start, &size, at[i]), CUDA_ERROR_INVALID_CONTEXT);
+    }
+    DONE(cuCtxSetCurrent(card.context));
+    for (int i = 0; i < 2; i++) {
+        DONE(cuMemGetAddressRange(&start, &size, at[i]));
+        DONE(cuMemFree(at[i]));
+    }
+    card_close();
+}
+
+ENDS_WITH(frees_without_a_context, 0) { free_without_a_context("on", "announced:1"); }
+ENDS_WITH(frees_without_a_context_nor_announcements, 0) { free_without_a_context("on", "announced:0"); }
+ENDS_WITH(frees_without_a_context_of_the_driver, 0) { free_without_a_context("off", ""); }
+
 /* What a pair asks the driver: the context and, twice, the id of the stream; or the context twice, the mode of captures twice, and for an event. */
 ON_CARD(calls_of_the_driver)
 {

@@ -67,6 +67,41 @@ static void ask_of_the_freed(const char *is_on)
 ENDS_WITH(freed_memory_under_the_preload, 0) { ask_of_the_freed("on"); }
 ENDS_WITH(freed_memory_without_it, 0) { ask_of_the_freed("off"); }
 
+/* What is for pages that a program has mapped itself the driver refuses for other memory, live or freed; the block is as it was. */
+static void change_pages(const char *is_on)
+{
+    CUdeviceptr at[3];
+    CUmemAccessDesc none = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}, .flags = CU_MEM_ACCESS_FLAGS_PROT_NONE};
+    setenv("CENOTE_PRELOAD", is_on, 1);
+    card_open(CAPACITY, 1);
+    struct held held = plain_take(8 * MIB, card.stream[A]);
+    at[0] = at_of(&held);
+    DONE(cuMemAllocAsync(&at[1], 8 * MIB, card.stream[A]));
+    DONE(cuMemAlloc(&at[2], 8 * MIB));
+    DONE(cuMemFree(at[2]));
+    DONE(cuStreamSynchronize(card.stream[A]));
+    sim_set_quiet(true);
+    for (int i = 0; i < 3; i++) {
+        unsigned long long flags;
+        CUdeviceptr page = (at[i] + 2 * MIB - 1) / (2 * MIB) * (2 * MIB);
+        EXPECT_EQ(cuMemUnmap(page, 2 * MIB), CUDA_ERROR_INVALID_VALUE);
+        EXPECT_EQ(cuMemSetAccess(page, 2 * MIB, &none, 1), CUDA_ERROR_INVALID_VALUE);
+        EXPECT_EQ(cuMemGetAccess(&flags, &none.location, page), CUDA_ERROR_INVALID_VALUE);
+    }
+    held_expect(&held, card.stream[A]);
+    DONE(cuMemFree(at[0]));
+    DONE(cuMemFreeAsync(at[1], card.stream[A]));
+    struct held next = plain_take(8 * MIB, card.stream[B]); /* where the freed one lay, perhaps */
+    held_expect(&next, card.stream[B]);
+    DONE(cuMemFree(at_of(&next)));
+    EXPECT_EQ(sim_mismatches(), 0);
+    scene_is_open = false;
+    exit(failures_said());
+}
+
+ENDS_WITH(pages_under_the_preload, 0) { change_pages("on"); }
+ENDS_WITH(pages_without_it, 0) { change_pages("off"); }
+
 /* Beside what the driver says of memory of cuMemAlloc with CENOTE_PRELOAD=off: the same for every attribute that a program may act on. */
 struct answers {
     CUcontext context;
@@ -294,6 +329,9 @@ ON_CARD(memory_that_the_program_maps)
     DONE(cuMemAddressReserve(&at, 2 * MIB, 0, 0, 0));
     DONE(cuMemMap(at, 2 * MIB, 0, page, 0));
     DONE(cuMemSetAccess(at, 2 * MIB, &access, 1));
+    unsigned long long flags = 0;
+    DONE(cuMemGetAccess(&flags, &access.location, at));
+    EXPECT_EQ(flags, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     DONE(cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)at));
     EXPECT_EQ(again, page);
     DONE(cuMemRelease(again));

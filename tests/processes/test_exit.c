@@ -356,6 +356,16 @@ ENDS_WITH(exit_from_a_watch_function_while_tracing, 9)
     exit_watching();
 }
 
+/* As a handler of a signal that came in the middle of a call. */
+ENDS_WITH(exit_inside_a_call_while_tracing, 9)
+{
+    setenv("CENOTE_TRACE", "/dev/null", 1);
+    open_mortal(&scene);
+    alarm(patience(5)); /* a mutant waits for ever */
+    lock_take_plain(&scene.pool->lock); /* not as one of this thread's: debug builds would say so instead of waiting */
+    exit(9);
+}
+
 static struct share_message asked;
 static atomic_int asker;
 

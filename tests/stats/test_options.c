@@ -4,6 +4,7 @@
 
 #include "stats/text/options.h"
 #include "tests/harness.h"
+#include "tests/sizes.h"
 
 /* A struct with known contents in every field; a failing call must leave it so. */
 static cenote_options fresh(void)
@@ -194,12 +195,12 @@ CASE(an_older_struct_is_taken_as_far_as_it_reaches)
     cenote_options given = fresh(), full;
     given.page_mib = 4;
     given.trim_every = 9;
-    given.address_ratio = 60; /* beyond the end that we give */
-    setenv("CENOTE_CONF", "page_mib:8,address_ratio:7", 1);
-    EXPECT_EQ(options_check(&given, offsetof(cenote_options, address_ratio), &full), CENOTE_OK);
+    given.limit = 0.6; /* beyond the end that we give */
+    setenv("CENOTE_CONF", "page_mib:8,limit:0.7", 1);
+    EXPECT_EQ(options_check(&given, offsetof(cenote_options, limit), &full), CENOTE_OK);
     EXPECT_EQ(full.page_mib, 4);
     EXPECT_EQ(full.trim_every, 9);
-    EXPECT_EQ(full.address_ratio, 7); /* the program cannot say it, the user can */
+    EXPECT(full.limit > 0.69 && full.limit < 0.71); /* the program cannot say it, the user can */
     EXPECT(full.clock == NULL);
     unsetenv("CENOTE_CONF");
 }
@@ -221,7 +222,7 @@ CASE(an_older_struct_lacks_each_member_in_turn)
            "background:1,sites:7", 1);
     EXPECT_EQ(cenote_options_default(&user), CENOTE_OK);
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        if (!sizes[i])
+        if (!sizes_can_be(sizes[i]))
             continue;
         EXPECT_EQ(options_check(&given, sizes[i], &full), CENOTE_OK);
         EXPECT(!memcmp(&full, &given, sizes[i]));
@@ -262,7 +263,7 @@ CASE(a_newer_struct_is_taken_while_what_we_do_not_know_is_zero)
 
 CASE(a_size_that_cannot_be_is_refused)
 {
-    static const size_t sizes[] = {0, 4097, 1 << 20, SIZE_MAX};
+    static const size_t sizes[] = {0, 3, sizeof(void *), 4097, 1 << 20, SIZE_MAX};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         cenote_options given = fresh(), full;
         EXPECT_EQ(options_check(&given, sizes[i], &full), CENOTE_INVALID);
@@ -303,6 +304,12 @@ CASE(fields_out_of_range_are_refused)
     EXPECT_FIELD(limit, -1.0, CENOTE_BAD_OPTION);
     EXPECT_FIELD(limit, 1.5, CENOTE_BAD_OPTION);
     EXPECT_FIELD(limit, 0x1p62, CENOTE_OK);
+    EXPECT_FIELD(unused, 1, CENOTE_INVALID);
+#define CENOTE_OPTION(field, kind, preset, least, most, text) \
+    if (strcmp(#kind, "MEMORY") && strcmp(#field, "abort"))   \
+        EXPECT_FIELD(field, UINT32_MAX, CENOTE_BAD_OPTION);
+#include <cenote/options.def>
+#undef CENOTE_OPTION
 #undef EXPECT_FIELD
 }
 

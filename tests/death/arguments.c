@@ -1,12 +1,13 @@
 /*
- * nulls.c: NULL for every pointer in the parameters of cenote.h; calls.c compares with the header. The text of the call is the case's name.
+ * arguments.c: in the parameters of the headers, NULL for every pointer and BAD(a wrong value) for every number, size and stream; calls.c compares
+ * with the headers, and names the parameters of which no value is wrong. The text of the call is the case's name.
  */
 #include <cenote/share.h>
 
 #include "tests/death/misuse.h"
 
 #define NULLED_AT(line, text, error, words, aborts, call)                 \
-    MISUSE_AS(text, null_##line, error, words, aborts)                    \
+    MISUSE_AS(text, argument_##line, error, words, aborts)                \
     {                                                                     \
         struct givens g = givens_of(s);                                   \
         return close_group(g.group, call);                                \
@@ -15,6 +16,9 @@
 #define WRONG(error, words, call) NULLED(__LINE__, #call, error, words, true, call)
 #define INVALID(words, call) NULLED(__LINE__, #call, CENOTE_INVALID, words, true, call)
 #define RIGHT(result, call) NULLED(__LINE__, #call, result, NULL, false, call)
+#define REFUSED(error, words, call) NULLED(__LINE__, #call, error, words, false, call) /* what may be the machine's or another's fault */
+#define STRAY(words, call) NULLED(__LINE__, #call, CENOTE_INVALID, words, true, (s->violations = true, call))
+#define BAD(value) (value)
 
 struct givens {
     cenote_pool    *pool, *made;
@@ -36,7 +40,7 @@ struct givens {
 
 static struct givens givens_of(struct scenery *s)
 {
-    struct givens g = {.pool = s->scene.pool, .stream = s->scene.stream[A], .options = scene_options(), .group = group_of(s, 0)};
+    struct givens g = {.pool = s->scene.pool, .stream = s->scene.stream[A], .options = scene_options(), .group = group_of(s, CENOTE_GROUP_PRIVATE)};
     DONE(cenote_pool_stats(g.pool, &g.stats));
     return g;
 }
@@ -82,7 +86,7 @@ INVALID("the address is NULL", cenote_export(NULL, &g.share))
 INVALID("the last argument is NULL", cenote_export(s->live[0].at, NULL))
 INVALID("needs a share and a place", cenote_import(NULL, sizeof g.share, 0, &g.block))
 INVALID("needs a share and a place", cenote_import(&g.share, sizeof g.share, 0, NULL))
-INVALID("needs a pool", cenote_pool_import(NULL, &g.share, sizeof g.share, &g.block))
+INVALID(NO_POOL, cenote_pool_import(NULL, &g.share, sizeof g.share, &g.block))
 INVALID("needs a share and a place", cenote_pool_import(g.pool, NULL, sizeof g.share, &g.block))
 INVALID("needs a share and a place", cenote_pool_import(g.pool, &g.share, sizeof g.share, NULL))
 WRONG(CENOTE_NOT_OURS, "was not imported", cenote_import_close(NULL))
@@ -151,3 +155,69 @@ INVALID("needs the name of a file", cenote_pool_record(g.pool, 100) ? -1 : cenot
 INVALID(NO_POOL, cenote_pool_snapshot(NULL, "/dev/null"))
 INVALID("needs the name of a file", cenote_pool_snapshot(g.pool, NULL))
 INVALID(NO_POOL, cenote_pool_check(NULL))
+
+/* A pointer's size in the place of the struct's; a stream that no driver knows, one of another device, one that cannot be captured. */
+#define WORD sizeof(void *)
+#define NO_STREAM ((cenote_stream)(uintptr_t)0xdead0)
+#define NO_SIZE "bytes: the last argument is its size"
+#define IS_NO_STREAM "0xdead0 is no stream of device 0"
+#define NO_CAPTURE "CUDA does not capture the legacy default stream"
+
+INVALID(NO_SIZE, (cenote_options_default)(&g.options, BAD(3)))
+INVALID(NO_SIZE, (cenote_options_parse)(&g.options, "", BAD(WORD)))
+INVALID(NO_SIZE, (cenote_pool_create)(0, &g.options, &g.made, BAD(3)))
+INVALID(NO_SIZE, (cenote_pool_create_in)(s->scene.context, &g.options, &g.made, BAD(WORD)))
+INVALID(NO_SIZE, (cenote_find)(s->live[0].at, &g.found, BAD(WORD)))
+INVALID(NO_SIZE, (cenote_group_create)(g.pool, "x", 0, &(cenote_source){0}, &g.next, BAD(WORD)))
+INVALID(NO_SIZE, (cenote_pool_stats)(g.pool, &g.stats, BAD(3)))
+INVALID(NO_SIZE, (cenote_stats_text)(&g.stats, g.text, sizeof g.text, BAD(3)) ? -1 : CENOTE_INVALID)
+INVALID(NO_SIZE, (cenote_stats_json)(&g.stats, g.text, sizeof g.text, BAD(WORD)) ? -1 : CENOTE_INVALID)
+INVALID(NO_SIZE, (cenote_pool_rows)(g.pool, CENOTE_BY_TAG, &g.row, 1, &g.count, BAD(WORD)))
+INVALID(NO_SIZE, (cenote_pool_steps)(g.pool, &g.note, 1, &g.count, BAD(WORD)))
+INVALID(NO_SIZE, (cenote_pool_pieces)(g.pool, NULL, &g.piece, 1, &g.count, BAD(3)))
+INVALID(NO_SIZE, (cenote_on_moment)(NULL, NULL, BAD(3)))
+INVALID(NO_SIZE, (cenote_pool_mark)(g.pool, "x", &g.marked, g.text, sizeof g.text, BAD(WORD)) ? -1 : CENOTE_INVALID)
+REFUSED(CENOTE_NO_DEVICE, "device -1 does not exist", cenote_pool_default(BAD(-1), &g.made))
+REFUSED(CENOTE_NO_DEVICE, "device 64 does not exist", cenote_pool_create(BAD(64), &g.options, &g.made))
+STRAY("0xdead0 is no context in which a pool can be", cenote_pool_create_in(BAD((cenote_context)(uintptr_t)0xdead0), &g.options, &g.made))
+INVALID("a part from 0 to 1", cenote_pool_set_trim_above(g.pool, BAD(1.1)))
+REFUSED(CENOTE_NO_DEVICE, "device 2 does not exist", cenote_pool_grant(g.pool, BAD(2)))
+STRAY(IS_NO_STREAM, cenote_alloc(g.pool, 512, BAD(NO_STREAM), &g.block))
+STRAY(IS_NO_STREAM, cenote_alloc_aligned(g.pool, 512, 512, BAD(NO_STREAM), &g.block))
+INVALID("is no power of two up to the page size", cenote_alloc_aligned(g.pool, 512, BAD(3), g.stream, &g.block))
+WRONG(CENOTE_WRONG_SIZE, "give that size, or call cenote_free", cenote_free_sized(s->live[0].at, BAD(1)))
+STRAY(IS_NO_STREAM, cenote_use(s->live[0].at, BAD(NO_STREAM)))
+STRAY(IS_NO_STREAM, cenote_free_on(s->live[0].at, BAD(NO_STREAM)))
+STRAY(IS_NO_STREAM, cenote_use_on(s->live[0].at, 0, BAD(NO_STREAM)))
+INVALID("is of device 0, not of the one that was named", cenote_use_on(s->live[0].at, BAD(1), s->scene.stream[B]))
+REFUSED(CENOTE_NO_DEVICE, "device 2 does not exist", cenote_use_on(s->live[0].at, BAD(2), NULL))
+WRONG(CENOTE_NOT_OURS, "0 bytes at", cenote_pin(s->live[0].at, BAD(0)))
+WRONG(CENOTE_NOT_OURS, "0 bytes at", cenote_unpin(s->live[0].at, BAD(0)))
+STRAY(IS_NO_STREAM, cenote_stream_retire(g.pool, BAD(NO_STREAM)))
+INVALID("is the default stream of the device, which does not end", cenote_stream_retire(g.pool, BAD(NULL)))
+STRAY(IS_NO_STREAM, cenote_stream_set_immortal(g.pool, BAD(NO_STREAM)))
+INVALID("not one that cenote_pool_sync_begin gave", cenote_pool_sync_end(g.pool, BAD(0)))
+INVALID("flags 0x80000000: ", cenote_pool_trim(g.pool, 0, BAD(1u << 31)))
+INVALID("flags 0x80: only", cenote_group_create(g.pool, "x", BAD(0x80), NULL, &g.next))
+INVALID("flags 0x81: only", cenote_group_set_flags(g.group, BAD(0x81)))
+INVALID("flags 0x2", cenote_group_trim(g.group, BAD(CENOTE_TRIM_PERIODIC)))
+INVALID("is no power of two up to the page size", cenote_group_alloc(g.group, 512, BAD(0), g.stream, &g.block))
+STRAY(IS_NO_STREAM, cenote_group_alloc(g.group, 512, 512, BAD(NO_STREAM), &g.block))
+INVALID("the size and address that an earlier block had", cenote_alloc_at(g.pool, NULL, s->live[0].at, BAD(0), g.stream))
+STRAY(IS_NO_STREAM, cenote_alloc_at(g.pool, NULL, s->live[0].at, 512, BAD(NO_STREAM)))
+STRAY(IS_NO_STREAM, cenote_capture_begin(g.group, BAD(NO_STREAM)))
+INVALID(NO_CAPTURE, cenote_capture_begin(g.group, BAD(NULL)))
+INVALID(NO_CAPTURE, cenote_capture_begin(g.group, BAD(CU_STREAM_LEGACY)))
+WRONG(CENOTE_CAPTURE, "the group and stream it was begun with", cenote_capture_end(g.group, BAD(NULL)))
+STRAY(IS_NO_STREAM, cenote_pool_capture_begin(g.pool, BAD(NO_STREAM)))
+INVALID(NO_CAPTURE, cenote_pool_capture_begin(g.pool, BAD(NULL)))
+WRONG(CENOTE_CAPTURE, "by the call that belongs to its beginning", cenote_pool_capture_end(g.pool, BAD(NULL)))
+INVALID("phases are numbered from 0 to", cenote_phase_set(BAD(CENOTE_PHASES)))
+INVALID("a kind from 0 to", cenote_block_set_kind(s->live[0].at, BAD(CENOTE_KINDS)))
+INVALID("a division from 0 to", cenote_pool_rows(g.pool, BAD(99), &g.row, 1, &g.count))
+RIGHT(0, (int)cenote_site_text(BAD(UINT32_MAX), g.text, sizeof g.text))
+INVALID("looks at 2 to", cenote_pool_growth(g.pool, BAD(1), g.text, sizeof g.text) ? -1 : CENOTE_INVALID)
+INVALID("a ring holds up to", cenote_pool_record(g.pool, BAD(UINT64_MAX)))
+REFUSED(CENOTE_INVALID, "a share has 64 bytes", cenote_export(s->live[0].at, &g.share) ? -1 : cenote_import(&g.share, BAD(63), 0, &g.block))
+REFUSED(CENOTE_NO_DEVICE, "device 64 does not exist", cenote_export(s->live[0].at, &g.share) ? -1 : cenote_import(&g.share, 64, BAD(64), &g.block))
+REFUSED(CENOTE_INVALID, "a share has 64 bytes", cenote_export(s->live[0].at, &g.share) ? -1 : cenote_pool_import(g.pool, &g.share, BAD(0), &g.block))
