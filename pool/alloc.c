@@ -320,7 +320,8 @@ int cenote_free_on(void *block, cenote_stream stream)
 {
     uint64_t key;
     int error = use_block(block, -1, stream, &key);
-    bool is_over = error == CENOTE_EXITING || error == CENOTE_DEVICE_LOST || (error && driver_result_is_sticky((CUresult)cenote_driver_result()));
+    bool stream_is_lost = error == CENOTE_DRIVER && driver_result_is_sticky((CUresult)cenote_driver_result()); /* its device's context is */
+    bool is_over = error == CENOTE_EXITING || error == CENOTE_DEVICE_LOST || stream_is_lost;
     if (error && !is_over)
         return error;
     if (error || !block)

@@ -115,4 +115,28 @@ CASE(calls_that_name_a_stream_of_the_lost_device)
     }
 }
 
+/* What the thread last heard from the driver is of another call: a stream that is none stays a mistake of this one. */
+CASE(wrong_stream_after_a_loss)
+{
+    struct held block;
+    void *none;
+    CUstream gone;
+    cenote_pool *pool;
+    open_devices(true);
+    sim_set_quiet(true); /* about the stream that is none */
+    REQUIRE(held_take(&block, p.scene.pool, 16 * MIB, p.scene.stream[A]));
+    DONE(cuStreamCreate(&gone, CU_STREAM_NON_BLOCKING));
+    DONE(cuStreamDestroy(gone));
+    EXPECT_EQ(cenote_free_on(block.at, gone), CENOTE_INVALID);
+    DONE(cenote_pool_create(1, NULL, &pool));
+    lose_other();
+    EXPECT_EQ(cenote_alloc(pool, MIB, 0, &none), CENOTE_DEVICE_LOST);
+    EXPECT_EQ(cenote_driver_result(), CUDA_ERROR_ILLEGAL_ADDRESS);
+    EXPECT_EQ(cenote_free_on(block.at, gone), CENOTE_INVALID);
+    held_expect(&block, p.scene.stream[A]);
+    held_give(&block);
+    DONE(cenote_pool_destroy(pool));
+    close_lost();
+}
+
 SCENES_MAIN("lost peer")
