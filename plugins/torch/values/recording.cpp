@@ -429,7 +429,7 @@ static void apply_write(const Seen &seen, Effect &e, Effect::Write &w)
         v->type = w.type;
         v->is_match = seen.what.is_match || (seen.what.moves && e.like && e.like->is_match);
         v->is_distance = e.from.is_distance;
-        v->lineage = e.from.is_there ? e.from.lineage : lineage_of(seen.what, 0, e.shapes, e.from);
+        v->lineage = e.from.is_there && !w.covers ? e.from.lineage : lineage_of(seen.what, 0, e.shapes, e.from);
         v->unit = o.version->unit;
         e.call->written.emplace_back(w.operand, v);
     } else if (is_resized) {
