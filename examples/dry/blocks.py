@@ -1,4 +1,9 @@
-"""A small language model in plain PyTorch, for docs/dry-run.md: what holds the memory, by name?"""
+"""A small language model in plain PyTorch, for docs/dry-run.md: what holds the memory, by name?
+
+    python blocks.py [LAYERS]
+"""
+import sys
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -31,7 +36,7 @@ class Model(nn.Module):
         return self.head(x)
 
 
-model = Model().cuda()
+model = Model(layers=int(sys.argv[1]) if len(sys.argv) > 1 else 4).cuda()
 optimizer = torch.optim.AdamW(model.parameters())
 for _ in range(5):
     ids = torch.randint(0, 8000, (4, 512), device="cuda")

@@ -1,9 +1,13 @@
-"""Three programs of a few lines, one for each verdict that other examples do not get: docs/dry-run.md shows what `cenote dry-run` says of them.
+"""Five programs of a few lines, one for each verdict that other examples do not get: docs/dry-run.md shows what `cenote dry-run` says of them.
 
     python verdicts.py halves       takes half the batch if memory runs out
     python verdicts.py keeps        goes on with what scores above zero
     python verdicts.py fails        has a mistake
+    python verdicts.py waits        waits for what does not come
+    torchrun --nproc-per-node 2 verdicts.py ranks       wants a GPU for each rank
 """
+import os
+import queue
 import sys
 
 import torch
@@ -39,4 +43,15 @@ def fails():
     return model(torch.randn(64, 1024, device="cuda"))
 
 
-{"halves": halves, "keeps": keeps, "fails": fails}[sys.argv[1]]()
+def waits():
+    batches = queue.Queue()     # that no thread fills
+    model = torch.nn.Linear(2048, 1000).cuda()
+    return model(batches.get().cuda())
+
+
+def ranks():
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    return torch.nn.Linear(2048, 1000).cuda()
+
+
+{"halves": halves, "keeps": keeps, "fails": fails, "waits": waits, "ranks": ranks}[sys.argv[1]]()

@@ -132,7 +132,7 @@ def test_memory_outside_pytorch(dry):  # noqa: F811
 @pytest.mark.torch
 @pytest.mark.simulation
 def test_garbage_in_cycles(dry):  # noqa: F811
-    done, found = dry(loop("cycle = [output.detach()]; cycle.append(cycle)"), "--gpu", "2GiB")
+    done, found = dry(loop("cycle = [output.detach()]; cycle.append(cycle)", "import gc; gc.disable()"), "--gpu", "2GiB")
     assert done.returncode == 6 and "(garbage in reference cycles)" in done.stdout and "gc.collect()" in done.stdout, done.stdout
     assert found["growth"][0]["garbage"] >= 10 * STEP
 
@@ -190,14 +190,14 @@ def test_what_grew_in_an_evaluation_and_is_gone(dry, clears):  # noqa: F811
 # --- what was seen
 
 PHASES = """
-    import torch
+    import copy, torch
     from torch.utils.data import DataLoader
 
     model, teacher = torch.nn.Linear(1024, 1024).cuda(), torch.nn.Linear(1024, 1024).cuda().eval()
-    optimizer = torch.optim.AdamW(model.parameters())
-    data = DataLoader(torch.empty(6, 2048, 1024), batch_size=1)
+    optimizer, average = torch.optim.AdamW(model.parameters()), copy.deepcopy(model).eval()
+    data = torch.empty(6, 2048, 1024)
     for epoch in range(2):
-        for x in data:
+        for x in DataLoader(data, batch_size=1):        # which nothing holds
             with torch.no_grad():
                 wanted = teacher(x[0].cuda())
             loss = (model(x[0].cuda()) - wanted).square().mean()
@@ -210,6 +210,7 @@ PHASES = """
             model.eval()
             with torch.no_grad():
                 model(torch.empty(16384, 1024, device="cuda"))     # 64 MiB, and as much for the result
+                average(torch.empty(64, 1024, device="cuda"))
             peak = torch.cuda.max_memory_allocated()
             assert peak >= before + (128 << 20)
             torch.empty(100 << 20, dtype=torch.uint8, device="cuda")     # gathered
@@ -224,15 +225,16 @@ PHASES = """
 @pytest.mark.simulation
 @pytest.mark.parametrize("allocator", ["cenote", pytest.param("native", marks=pytest.mark.deep)])
 def test_what_was_seen(dry, allocator):  # noqa: F811
-    """Evaluation, saving and the end of an epoch, with peaks; the program's own peaks are as without us. A teacher in eval mode is no evaluation."""
+    """Evaluation, saving and the end of an epoch, with peaks; the program's own peaks are as without us. A teacher in eval mode is no evaluation,
+    and what the averages of a model are called for is one."""
     code = PHASES.replace("PHASES", "True")
     done, found = dry(code, "--gpu", "2GiB", "--steps", "8", "--allocator", allocator)
     seen = found["processes"][0]["seen"]
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "  not seen" not in done.stdout and "evaluation (1 call of a model in eval mode, 1" in done.stdout
+    assert "  not seen" not in done.stdout and "evaluation (2 calls of a model in eval mode, 1" in done.stdout
     assert f"saving (torch.save at train.py:{line_of(code, 'torch.save')}, " in done.stdout and "the end of 1 epoch" in done.stdout
     evaluation, saving = (seen[name]["peaks"]["0"] for name in ("evaluation", "saving"))
-    assert seen["evaluation"]["times"] == seen["saving"]["times"] == seen["epochs"] == 1
+    assert seen["evaluation"]["times"] == 2 and seen["saving"]["times"] == seen["epochs"] == 1
     assert f"the program's peak: {evaluation}\n" in done.stdout and 100 * MIB < saving < evaluation
 
 

@@ -103,3 +103,18 @@ def test_two_models_that_one_function_calls(dry):  # noqa: F811
     assert done.returncode == 0, done.stderr
     parameters = {row["name"] for row in large_rows(found) if row["kind"] == "parameters"}
     assert {"policy.weight", "reference.weight"} <= parameters, parameters
+
+
+def test_a_model_that_is_not_called(dry):  # noqa: F811
+    """As one that a compiled function has: its parameters were those of the optimizer, by number."""
+    done, found = dry("""
+        import torch
+        net = torch.nn.Linear(1024, 4096).cuda()
+        optimizer = torch.optim.AdamW(net.parameters())
+        for _ in range(3):
+            torch.nn.functional.linear(torch.randn(64, 1024, device="cuda"), net.weight, net.bias).square().mean().backward()
+            optimizer.step()
+    """, "--gpu", "2GiB")
+    assert done.returncode == 0, done.stderr
+    names = {row["name"] for row in large_rows(found)}
+    assert {"weight", "exp_avg of weight"} <= names, names

@@ -3,6 +3,8 @@ import json
 
 import pytest
 
+from cenote.fit import limit
+
 pytestmark = [pytest.mark.torch, pytest.mark.simulation]
 SCRIPT = "import sys, torch\nkept = torch.empty(int(sys.argv[1]) << 20, dtype=torch.uint8, device='cuda')\n"
 
@@ -48,6 +50,26 @@ def test_a_baseline_that_is_none(run, tmp_path, text, words):
         (tmp_path / "memory.json").write_text(text)
     done = run("dry-run", "--gpu", "4GiB", "--baseline", "memory.json", "train.py")
     assert done.returncode == 2 and words in done.stderr and done.stdout == "", done.stderr
+
+
+def rows(**modules):
+    """Figures of a device with a parameter, a gradient or activations in each of these modules."""
+    return {"names": {"patterns": [{"kind": "parameters", "name": f"{name.replace('__', '.')}.weight", "bytes": mib << 19}
+                                   for name, mib in modules.items()] + [
+        {"kind": "optimizer state", "name": f"exp_avg of {name.replace('__', '.')}.weight", "bytes": mib << 19} for name, mib in modules.items()] + [
+        {"kind": "activations", "name": "outside modules: train.py:12", "bytes": 1 << 40}]}}
+
+
+@pytest.mark.parametrize("now, before, expected", [
+    (dict(encoder=100, decoder__up=500), dict(encoder=100, decoder__up=300), [("decoder.up", 200 << 20)]),      # the innermost one
+    (dict(decoder__up=300, decoder__down=300), dict(decoder__up=100, decoder__down=100), [("decoder", 400 << 20)]),
+    (dict(encoder=300, decoder=100), dict(encoder=100, decoder=300), [("decoder", -(200 << 20)), ("encoder", 200 << 20)]),
+    (dict(encoder=103), dict(encoder=100), []),         # too little to be named
+    (dict(decoder=50), {}, [("decoder", 50 << 20)]),
+])
+def test_the_module_with_the_difference(now, before, expected):
+    assert limit.where(limit.modules_of(rows(**now)), limit.modules_of(rows(**before))) == expected
+    assert limit.modules_of({}) == {}               # under allocators without names
 
 
 def test_one_card_at_a_time(run, tmp_path):

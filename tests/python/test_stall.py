@@ -7,7 +7,7 @@ import sys
 import pytest
 from test_dry_run import dry  # noqa: F401  (a fixture)
 
-from cenote.fit import stall
+from cenote.fit import dry_run, stall
 from cenote.launch import processes
 from cenote.native import adapter
 
@@ -75,6 +75,24 @@ def test_a_process_that_is_stopped_or_gone_does_not_answer(started, monkeypatch)
     child.kill()
     child.wait()
     assert not stall.listens(child.pid) and stall.asked(child.pid, path) == []
+
+
+def test_a_stall_is_said_within_half_a_minute(tmp_path, monkeypatch, capsys):
+    """And again after twice as long. A clock of the test's own: the program takes 130 seconds."""
+    now = [1000.0]
+
+    class Program:
+        pid = 7
+
+        def wait(self, timeout=None):
+            now[0] += timeout
+            if now[0] < 1130:
+                raise subprocess.TimeoutExpired("train.py", timeout)
+    monkeypatch.setattr(dry_run.time, "time", lambda: now[0])
+    monkeypatch.setattr(stall, "where", lambda folder: [f"process 7 is at train.py:{now[0]:.0f}; it waits"])
+    assert dry_run.attend(Program(), str(tmp_path), None) == ""
+    assert [line.partition("cenote dry-run: ")[2] for line in capsys.readouterr().err.splitlines()] == [
+        f"no step for {silent} s (--timeout SECONDS ends it): process 7 is at train.py:{1000 + silent}; it waits" for silent in (30, 90)]
 
 
 @pytest.mark.torch

@@ -573,11 +573,12 @@ def test_without_reads_nothing_is_allocated_otherwise(dry, name):  # noqa: F811
 def test_a_stall_is_ended_and_located(dry):  # noqa: F811
     code = """
         import threading, torch
-        torch.ones(1, device="cuda")
+        kept = torch.ones(16 << 20, device="cuda")
         threading.Event().wait()
     """
     done, found = dry(code, "--gpu", "2GiB", "--timeout", str(patience(1)))
     assert done.returncode == 3 and found["stopped"], done.stdout
+    assert "peak in step 1: 64.0 MiB live" in done.stdout       # though it makes no step
     assert "no verdict: it still ran, in step 1, when its time was over: process " in done.stdout
     assert f"train.py:{line_of(code, 'wait()')}" in done.stdout and "it waits" in done.stdout
 

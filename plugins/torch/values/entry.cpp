@@ -39,6 +39,13 @@ ENTRY void cenote_values_capture(int on)
     set_capturing(on);
 }
 
+/* An optimizer of the program's has stepped. */
+ENTRY void cenote_values_stepped()
+{
+    std::lock_guard<std::mutex> hold(tape_lock);
+    note_step();
+}
+
 /* All bytes of these addresses, which code outside of PyTorch writes to. */
 ENTRY void cenote_values_forget(uint64_t from, uint64_t to)
 {

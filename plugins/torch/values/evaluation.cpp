@@ -209,7 +209,9 @@ static void keep(const Result &r, const at::Tensor &got, const Sure &sure)
         return;
     TORCH_CHECK(got.sizes() == c10::IntArrayRef(r.sizes), "another size on the CPU");
     at::Tensor value = sure.is_likely || !can_be_no_number(got.scalar_type()) ? got : got.nan_to_num(0, INFINITY, -INFINITY);
-    if (!sure.is_likely && v->falls)
+    if (v->falls && sure.is_likely)
+        note_known(value, *v);
+    else if (v->falls)
         let_fall(value, *v);
     auto bytes = at::zeros({v->size}, at::kByte);
     at::empty({0}, at::TensorOptions().dtype(r.type)).set_(bytes.storage(), r.offset, r.sizes, r.strides).copy_(value);

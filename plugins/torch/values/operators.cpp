@@ -135,6 +135,7 @@ static void read_tables(Operator &o, bool depends)
     o.lifts = n == "aten::lift_fresh";
     o.exchanges = starts(n, {"c10d::", "_c10d_functional::", "symm_mem::"});
     bool is_loss = has(n, "loss") || has(n, "cross_entropy");
+    o.is_distance = is_loss || n == "aten::linalg_vector_norm" || n == "aten::norm" || n == "aten::dist" || n == "aten::_foreach_norm";
     o.falls = is_loss || n == "aten::linalg_vector_norm" || n == "aten::norm" || n == "aten::dist" ||
         ((n == "aten::mean" || n == "aten::sum" || n == "aten::max" || n == "aten::amax") && !has(overload, "dim") && !has(overload, "other"));
     auto fill = fills.find(n);
@@ -167,6 +168,7 @@ const Operator &operator_of(const c10::OperatorHandle &handle)
         return *found;
     auto made = std::make_unique<Operator>();
     made->name = handle.operator_name().name;
+    made->hash = std::hash<std::string>()(made->name);
     made->overload = handle.operator_name().overload_name;
     read_schema(*made, handle.schema());
     read_tables(*made, handle.hasTag(at::Tag::data_dependent_output) || handle.hasTag(at::Tag::dynamic_output_shape));

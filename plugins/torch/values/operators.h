@@ -23,6 +23,7 @@ enum class Reading : uint8_t { nothing, scalar, answer, copy, count, mask, put_m
 struct Operator {
     std::string name;               /* with its namespace */
     std::string overload;
+    uint64_t hash = 0;              /* of the name */
     c10::SmallVector<bool, 16> writes;  /* by argument */
     Fill    fill = Fill::number;
     Reading reading = Reading::nothing;
@@ -38,6 +39,7 @@ struct Operator {
     bool places = false;            /* writes where an index says, whatever was there */
     bool keeps = false;             /* of an optimizer: unknown values stay what they were */
     bool falls = false;             /* a loss or a distance, if it makes one number */
+    bool is_distance = false;       /* ... and nothing waits for it to be large */
     bool is_truth = false;          /* the result says yes or no */
     bool is_match = false;          /* ... where two things are the same: the mean of that is a share of right answers */
     bool joins = false;             /* of masks: what it makes of one that was made up is made up likewise */

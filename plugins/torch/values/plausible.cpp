@@ -2,7 +2,7 @@
  * plausible.cpp: the policy for values that were not computed. What the program makes of such values is computed from them, as far as it is small:
  * so a softmax sums to 1, and boxes that were chosen do not overlap.
  *
- *     number       normal, with the deviation 1      loss       ln(classes) or 0.5, and falls each time one of the same lineage is asked for
+ *     number       normal, with the deviation 1      loss       ln(classes) or 1, and falls each time one of the same lineage is asked for
  *     positive     0.1 to 1                          index      in the middle third of its range: special tokens are at its ends; different ones in
  *     probability  a softmax of numbers                         a row, so that all of a range are a permutation
  *     no, yes      not a NaN, not infinite, all      half       of a comparison: every other one. So masks that are counted, summed (share) or
@@ -10,8 +10,12 @@
  *
  * Rule V10: all ways to ask for the count of a mask that was made up have one answer, and a test that is all of it is true, at every size.
  *
- * A number that falls is what a loop waits for, or not: once it has fallen as far as it can it rises, and so on. A count of right answers rises only
- * if nothing was chosen by such answers, which would have to be as many (V10).
+ * A number that falls is what a loop waits for, or not: once it has fallen as far as it can it rises, and so on. It falls from the first one of its
+ * lineage, whatever the values that it is computed from are: those of a small batch are chance, by which a loss rises now and then. First it falls by
+ * the same amount each time, so that a program which stops if a loss has not fallen by so much goes on. If the program has an optimizer, it falls
+ * once for each of its steps: an evaluation of many batches is of one model. What is computed without gradients, as in an evaluation, has a lineage
+ * of its own. No loop waits until a loss or a norm is large, so these stay where they have fallen to: a program may end if they rise. A count of
+ * right answers rises only if nothing was chosen by such answers, which would have to be as many (V10).
  *
  * The same version has the same values whenever it is computed, and none is infinite or NaN. --unknown zero makes all of them 0 (and all tests no);
  * --unknown largest makes every choice of a mask and draws other numbers, none of them below 0.
@@ -26,6 +30,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -34,21 +39,28 @@ namespace cenote_values
 
 Policy policy = Policy::typical;
 
-static constexpr double FALL = 0.9;     /* from one loss that is asked for to the next. Chosen: a loop until loss < 0.01 ends after 60 */
+static constexpr double STEP = 1. / 40; /* of the first loss, from one that is asked for to the next, as long as that is less than a tenth. Chosen. */
+static constexpr double FALL = 0.9;     /* ... from then on. Chosen: a loop until loss < 0.01 ends after 61 */
 static constexpr double LEAST = 1e-12, LEAST_HALF = 1e-3;   /* a logarithm of it is finite, in 16 bits, too */
 static constexpr double MOST = 1e6, MOST_HALF = 1e4;        /* what a number rises to if all that falling could end has ended. Chosen. */
-static constexpr int PATIENCE = 262;                        /* reads until 1 has fallen to LEAST */
+static constexpr double HALF_MOST = 65504;                  /* of 16 bits */
+static constexpr int PATIENCE = 280;                        /* reads until 1 has fallen to LEAST */
+static constexpr int WAITS = 1000;  /* reads without a step of the optimizer, after which it counts as a loop that waits. Chosen. */
 static constexpr int ROUNDS = 20;   /* in which a program that chooses by a mask does so, if ever: a count of such masks has to stay true. Chosen. */
 
 /* Of the numbers of one lineage that the program has asked for. */
 struct Course {
-    double by = 1;
-    int reads = 0;          /* since it turned */
+    double level = 0;       /* the first one, of each element that it is the sum of; 0: there was none, or it was nothing */
+    double by = 1, last = 1;
+    uint64_t step = 0;      /* in which it was read last */
+    int asked = 0;          /* how often, in that step */
+    int falls = 0;          /* since it turned */
     int rounds = 0;         /* in which a count stayed what it was */
     bool rises = false;
 };
 static std::unordered_map<uint64_t, Course> courses;        /* by lineage */
 static std::unordered_set<uint64_t> chosen_by;              /* lineages of masks */
+static uint64_t steps;                                      /* of optimizers */
 
 int64_t Shape::count() const
 {
@@ -74,17 +86,25 @@ static int64_t choices(const Operator &what, const at::Tensor &result, const std
     return from.sizes[dimension < 0 ? dimension + rank : dimension];
 }
 
+/* A loss that is no mean: reduction="sum". */
+static bool sums(const Operator &what, const std::vector<Shape> &arguments)
+{
+    bool is_sum = false;
+    for (size_t i = 2; i < arguments.size(); i++)
+        is_sum |= arguments[i].number == 2;
+    return is_sum && what.fill == Fill::loss;
+}
+
 /* ln(classes), which is what a model says that has learnt nothing; a sum of such if nothing divides it. */
 static double loss_scale(const Operator &what, size_t place, const at::Tensor &result, const std::vector<Shape> &arguments)
 {
     if (what.name.find("nll_loss") == std::string::npos || arguments.empty() || arguments[0].sizes.empty() || result.dim())
-        return 0.5;
+        return 1;
     int64_t classes = std::max<int64_t>(2, arguments[0].sizes[arguments[0].sizes.size() > 1 ? 1 : 0]);
     auto rows = static_cast<double>(arguments[0].count()) / static_cast<double>(classes);
     if (place == 1)
         return std::max(rows, 1.0); /* total_weight */
-    bool sums = arguments.size() > 3 && arguments[3].number == 2;
-    return std::log(static_cast<double>(classes)) * (sums ? rows : 1.0);
+    return std::log(static_cast<double>(classes)) * (sums(what, arguments) ? rows : 1.0);
 }
 
 /* Operators that leave the shape as it is see rows that a view has joined. */
@@ -106,13 +126,14 @@ static uint64_t features(const Shape &shape, bool is_all, int64_t dimension)
     return static_cast<uint64_t>(rank + 8 * shape.sizes[at]);
 }
 
-static uint64_t lineage_of(const Operator &what, size_t place, const std::vector<Shape> &arguments, const Version *first)
+uint64_t lineage_of(const Operator &what, size_t place, const std::vector<Shape> &arguments, const Origin &from)
 {
-    uint64_t sum = std::hash<std::string>()(what.name) + place + (first ? first->lineage : 0);
+    bool is_upload = !from.is_there && (what.name == "aten::copy_" || what.name == "aten::_to_copy");
+    uint64_t sum = (is_upload ? 0 : what.hash) + place + from.lineage + 2 * at::GradMode::is_enabled();
     bool is_softmax = what.fill == Fill::probability || what.fill == Fill::log_probability;
     int64_t dimension = is_softmax && arguments.size() > 1 ? arguments[1].number : INT64_MIN;
     /* The others are targets, masks and weights. */
-    return arguments.empty() ? sum : (sum ^ features(arguments[0], !first, dimension)) * 0x100000001B3ull;
+    return arguments.empty() ? sum : (sum ^ features(arguments[0], !from.is_there, dimension)) * 0x100000001B3ull;
 }
 
 bool is_free_mask(const Version &v)
@@ -151,6 +172,7 @@ static void describe_course(Version &v, const Operator &what, const at::Tensor &
     v.matches = compares ? v.lineage : v.is_match && !what.is_match ? first->matches : 0;
     if (is_count && adds && !arguments.empty())
         v.range = std::max<int64_t>(arguments[0].count(), first && first->is_match ? first->range : 0);
+    v.summed = what.name == "aten::sum" || sums(what, arguments) ? std::max<int64_t>(arguments[0].count(), 1) : 1;
 }
 
 /* A word of a row, or some of them. */
@@ -159,14 +181,16 @@ static Fill in_part(Fill whole)
     return whole == Fill::probability ? Fill::fraction : whole == Fill::log_probability ? Fill::log_fraction : whole;
 }
 
-/* `first`: a version of what the result was made of, or NULL. `is_itself`: its first two arguments are the same tensor. */
+/* `from`: where it comes from; `first`: a version of what the result was made of, or NULL.
+ * `is_itself`: its first two arguments are the same tensor. */
 void describe_plausible(Version &v, const Operator &what, size_t place, const at::Tensor &result, const std::vector<Shape> &arguments,
-                        const Version *first, bool is_itself)
+                        const Origin &from, const Version *first, bool is_itself)
 {
     v.type = result.scalar_type();
-    v.lineage = lineage_of(what, place, arguments, first);
+    v.lineage = lineage_of(what, place, arguments, from);
     v.row = result.dim() ? result.size(-1) : 1;
     v.unit = unit_of(v.row, result, arguments, first);
+    v.is_distance = what.is_distance || from.is_distance;
     v.is_match = what.is_match || (what.moves && first && first->is_match);
     v.fill = what.fill;
     bool is_second = place > 0;
@@ -204,7 +228,6 @@ void describe_unseen(Version &v, c10::ScalarType type)
         return;
     v.falls = v.is_made_up = true;
     v.fill = Fill::loss;
-    v.scale = 0.5;
     v.row = 1;
     v.lineage = std::hash<std::string>()("unseen") + static_cast<uint64_t>(v.size);
 }
@@ -249,7 +272,10 @@ static at::Tensor whole_numbers(const Version &v, c10::IntArrayRef sizes, c10::S
     if (last > high - low) /* different ones need more than the middle */
         low = 0, high = v.range;
     auto start = drawn.random_(0, high - low, generator).select(-1, 0).unsqueeze(-1);
-    return start.add(at::arange(last, wide)).remainder(high - low).add(low).to(type).view(sizes);
+    int64_t step = 1 + at::empty({1}, wide).random_(0, high - low, generator).item<int64_t>();
+    while (std::gcd(step, high - low) != 1) /* with one step for all, each 683rd pair of such rows of 2,048 would be alike */
+        step++;
+    return start.add(at::arange(last, wide).mul(step)).remainder(high - low).add(low).to(type).view(sizes);
 }
 
 at::Tensor plausible(const Version &v, c10::IntArrayRef sizes, c10::ScalarType type, uint64_t variation)
@@ -301,17 +327,27 @@ at::Tensor plausible(const Version &v, c10::IntArrayRef sizes, c10::ScalarType t
     return made.to(type);
 }
 
-static double next_of(Course &c, bool is_half, bool is_match)
+static double next_of(Course &c, bool is_half, bool turns)
 {
-    double by = c.by, least = is_half ? LEAST_HALF : LEAST, most = is_half ? MOST_HALF : MOST;
-    c.by = c.rises ? std::min(by / FALL, most) : std::max(by * FALL, least);
-    c.reads++;
-    bool is_over = c.rises ? c.by >= most : c.by <= least && c.reads >= PATIENCE;
-    if (is_over && !is_match) {
+    c.asked = c.step == steps ? c.asked + 1 : 1;
+    c.step = steps;
+    if (steps && c.asked > 1 && c.asked <= WAITS)
+        return c.last;
+    double by = c.last = c.by, least = is_half ? LEAST_HALF : LEAST, most = is_half ? MOST_HALF : MOST;
+    double smaller = by > 1 ? by * FALL : std::max(by * FALL, by - STEP);
+    c.by = c.rises ? std::min(by / FALL, most) : std::max(smaller, least);
+    c.falls++;
+    bool is_over = c.rises ? c.by >= most : c.by <= least && c.falls >= PATIENCE;
+    if (is_over && turns) {
         c.rises = !c.rises;
-        c.reads = 0;
+        c.falls = 0;
     }
     return by;
+}
+
+void note_step()
+{
+    steps++;
 }
 
 /* What a minus is put before: -likelihood, 1 - similarity. If a loss is made of it, then it rises: to 0, or to what it is taken from. */
@@ -323,29 +359,62 @@ void note_objective(Version &v, double goal)
     v.goal = static_cast<float>(goal);
 }
 
+static Course &course_of(const Version &v)
+{
+    return courses[v.lineage];
+}
+
+/* How far the number is from what it comes closer to, of each element that it is the sum of. */
+static double distance_of(double number, const Version &v)
+{
+    if (v.is_match) {
+        auto all = std::max(static_cast<double>(std::max<int64_t>(v.range, 1)), number);
+        return (all - number) / all;
+    }
+    double distance = std::abs(number - (v.is_objective ? v.goal : 0));
+    return (std::isfinite(distance) ? distance : v.scale) / static_cast<double>(v.summed);
+}
+
+static double at_distance(double distance, double number, const Version &v)
+{
+    if (v.is_match) {
+        auto all = std::max(static_cast<double>(std::max<int64_t>(v.range, 1)), number);
+        return all - all * std::min(distance, 1.0);
+    }
+    distance *= static_cast<double>(v.summed);
+    return v.is_objective ? v.goal - distance : distance;
+}
+
 /* Each unknown loss or distance that the program looks at is smaller than the last one of its lineage, until it turns. Right answers become more. */
 void let_fall(at::Tensor &number, const Version &v)
 {
+    bool is_float = number.is_floating_point(), is_half = number.scalar_type() == at::kHalf;
     if (policy == Policy::zero) {
-        number = number.is_floating_point() ? number.nan_to_num(0, 0, 0) : number;
+        number = is_float ? number.nan_to_num(0, 0, 0) : number;
         return;
     }
-    Course &course = courses[v.lineage];
-    if (!number.is_floating_point() && (!v.matches || course.rounds++ < ROUNDS || chosen_by.count(v.matches)))
+    Course &course = course_of(v);
+    if (!is_float && (!v.matches || course.rounds++ < ROUNDS || chosen_by.count(v.matches)))
         return;
-    double by = next_of(course, number.scalar_type() == at::kHalf, v.is_match);
-    if (v.is_objective) {
-        at::Tensor distance = number.sub(v.goal).abs().nan_to_num(0.5, 0.5, 0.5);
-        number = distance.masked_fill(distance == 0, 0.5).mul(-by).add(v.goal); /* nothing begins at its goal */
+    auto own = number.item<double>();
+    if (course.level <= 0)
+        course.level = distance_of(own, v);
+    if (course.level <= 0 && v.is_objective) /* nothing begins at its goal */
+        course.level = 1;
+    bool turns = !v.is_match && !v.is_objective && !v.is_distance;
+    double made = at_distance(course.level * next_of(course, is_half, turns), own, v);
+    if (is_half)
+        made = std::clamp(made, -HALF_MOST, HALF_MOST);
+    number = at::full_like(number, is_float ? made : std::round(made));
+}
+
+/* One that is known, before others of its lineage are not: these go on below it. */
+void note_known(const at::Tensor &number, const Version &v)
+{
+    if (policy == Policy::zero || !number.is_floating_point() || v.is_match)
         return;
-    }
-    if (!v.is_match) {
-        number = number.abs().nan_to_num(v.scale, v.scale, v.scale).mul(by); /* and finite */
-        return;
-    }
-    auto of = number.item<double>(), all = std::max(static_cast<double>(std::max<int64_t>(v.range, 1)), of);
-    double more = all - (all - of) * by;
-    number = at::full_like(number, number.is_floating_point() ? more : std::round(more));
+    Course &course = course_of(v);
+    course.level = distance_of(number.item<double>(), v) * (1 - STEP) / course.by;
 }
 
 void note_choice(const Version &mask)

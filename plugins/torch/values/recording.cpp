@@ -3,7 +3,7 @@
  *
  * A call is recorded, to be made again on the CPU if the program asks for what it made, as long as it is small: KNOWN_MOST bytes, UNKNOWN_MOST if
  * something that it reads is unknown. Any other call makes unknown bytes. Small ones get a version, from which plausible values come, and large
- * ones none.
+ * ones an origin alone, so that a loss has one lineage whatever the size of the batch is.
  *
  * A copy from the host that is not kept leaves a version in the device's memory (V13).
  *
@@ -114,6 +114,8 @@ static void weigh_tensor(Weight &w, Effect &e, const Seen &seen, const at::Tenso
         w.is_known &= is_known;
         w.is_likely &= is_known || (v && v->is_likely);
     }
+    if (!blank && !e.from.is_there)
+        e.from = v ? Origin{v->lineage, true, v->is_distance} : tape_origin(t.storage());
     if (v && !blank && !e.like && !is_large_upload(*v))
         e.like = v;
     if (writes)
@@ -287,10 +289,11 @@ static bool brings(const Seen &seen, c10::ScalarType &type)
 }
 
 /* What `brings` has brought. */
-static VersionP brought(const c10::Storage &storage, c10::ScalarType type)
+static VersionP brought(const Seen &seen, const Effect &e, const c10::Storage &storage, c10::ScalarType type)
 {
     VersionP made = version_in_memory(storage, type);
     made->is_known = !is_large_upload(*made);
+    made->lineage = lineage_of(seen.what, 0, e.shapes, e.from);
     return made;
 }
 
@@ -353,6 +356,13 @@ static bool is_constant(Fill fill)
     return fill == Fill::zero || fill == Fill::one;
 }
 
+/* Of unknown bytes that are too many to say more of. */
+static void put_origin(const Seen &seen, const Effect &e, const c10::Storage &storage, size_t place, c10::ScalarType type)
+{
+    if (c10::isFloatingType(type))
+        tape_put_origin(storage, {lineage_of(seen.what, place, e.shapes, e.from), true, seen.what.is_distance || e.from.is_distance});
+}
+
 /* Zeros are known, however many. */
 static void make_up(Version &v, const Operator &what)
 {
@@ -389,6 +399,12 @@ static void know_written(Version &after, const Operand &o, const Effect &e)
     know_after(after, *o.version, o, e.is_known, is_placed ? &places : nullptr);
 }
 
+static at::Tensor flat(int64_t size, c10::ScalarType type)
+{
+    OnCpu guard;
+    return at::empty({size / static_cast<int64_t>(c10::elementSize(type))}, at::TensorOptions().dtype(type).device(c10::kMeta));
+}
+
 static void apply_write(const Seen &seen, Effect &e, Effect::Write &w)
 {
     auto size = static_cast<int64_t>(w.storage.nbytes());
@@ -398,7 +414,7 @@ static void apply_write(const Seen &seen, Effect &e, Effect::Write &w)
     if (seen.what.exchanges)
         return tape_put(w.storage, exchanged(w.storage, w.type));
     if (e.brings)
-        return tape_put(w.storage, brought(w.storage, w.type));
+        return tape_put(w.storage, brought(seen, e, w.storage, w.type));
     bool is_resized = e.call && w.size != w.storage.nbytes();
     if (e.call && (!is_resized || (w.covers && seen.what.replaces))) {
         const Operand &o = e.call->operands[w.operand];
@@ -412,7 +428,8 @@ static void apply_write(const Seen &seen, Effect &e, Effect::Write &w)
             know_written(*v, o, e);
         v->type = w.type;
         v->is_match = seen.what.is_match || (seen.what.moves && e.like && e.like->is_match);
-        v->lineage = e.like ? e.like->lineage : 0;
+        v->is_distance = e.from.is_distance;
+        v->lineage = e.from.is_there && !w.covers ? e.from.lineage : lineage_of(seen.what, 0, e.shapes, e.from);
         v->unit = o.version->unit;
         e.call->written.emplace_back(w.operand, v);
     } else if (is_resized) {
@@ -425,14 +442,18 @@ static void apply_write(const Seen &seen, Effect &e, Effect::Write &w)
             v->depth = v->same->bytes.defined() ? 0 : v->same->depth;
             v->type = before->type;
             v->fill = before->fill;
+            v->row = before->row;
+            v->lineage = before->lineage;
+            v->is_distance = before->is_distance;
             v->is_loss = size <= 8; /* a flag of an optimizer */
         }
     } else if (size <= UNKNOWN_MOST || (seen.what.has_fill && is_constant(seen.what.fill))) {
         v = new_version(size);
-        OnCpu guard;
-        auto shape = at::empty({size / static_cast<int64_t>(c10::elementSize(w.type))}, at::TensorOptions().dtype(w.type).device(c10::kMeta));
-        describe_plausible(*v, seen.what, 0, shape, e.shapes, e.like.get(), e.is_itself);
+        auto shape = flat(size, w.type);
+        describe_plausible(*v, seen.what, 0, shape, e.shapes, e.from, e.like.get(), e.is_itself);
         make_up(*v, seen.what);
+    } else {
+        put_origin(seen, e, w.storage, 0, w.type);
     }
     tape_put(w.storage, std::move(v));
 }
@@ -488,15 +509,16 @@ static void apply_result(const Seen &seen, Effect &e, const at::Tensor &t, size_
         return tape_put(t.storage(), exchanged(t.storage(), t.scalar_type()));
     if (e.brings)
         return tape_put(t.storage(), t.scalar_type() == e.brought_type && t.is_contiguous() && covers_storage(t) ?
-                        brought(t.storage(), t.scalar_type()) : nullptr);
+                        brought(seen, e, t.storage(), t.scalar_type()) : nullptr);
     int64_t most = e.is_likely ? KNOWN_MOST : is_float(t) ? UNKNOWN_MOST : KNOWN_MOST;
     if (size > most && !is_noted(seen.what, e, t) && t.scalar_type() != at::kBool) {
+        put_origin(seen, e, t.storage(), place, t.scalar_type());
         if (tape_find(t.storage()))
             tape_put(t.storage(), nullptr);
         return;
     }
     VersionP v = new_version(size);
-    describe_plausible(*v, seen.what, place, t, e.shapes, e.like.get(), e.is_itself);
+    describe_plausible(*v, seen.what, place, t, e.shapes, e.from, e.like.get(), e.is_itself);
     double goal;
     if (v->is_loss && e.like && subtracts(seen, goal))
         note_objective(*e.like, goal);

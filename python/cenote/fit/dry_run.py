@@ -239,12 +239,13 @@ def attend(child: Run, folder: str, timeout: Optional[int]) -> str:
             pass
         places = stall.where(folder)
         if timeout is not None and time.time() >= began + timeout:
+            stall.reports(folder)
             processes.end(folder, [child.pid])
             return "; ".join(places[:4]) or "where it was is not known: no process of it tells before it has imported PyTorch"
         silent = time.time() - (stall.last_report(folder) or began)
         if silent >= quiet:
             for place in places[:4]:
-                say(f"no step for {silent:.0f} s: {place}")
+                say(f"no step for {silent:.0f} s{'' if timeout else ' (--timeout SECONDS ends it)'}: {place}")
             quiet *= 2
 
 

@@ -2,7 +2,8 @@
 
 A process of the program that gets the signal ASK writes the stack of its main thread to a file (faulthandler, in inside/fit_report.py). It does so in
 that thread itself, whatever the thread does and whichever has Python's lock: so no frame changes meanwhile. This module sends the signal, reads the
-stack, and asks the system what the process does.
+stack, and asks the system what the process does. Upon TELL a process writes its report, if its main thread comes to Python code: a program that makes
+no step has written none.
 """
 import os
 import re
@@ -13,7 +14,7 @@ from typing import NamedTuple, Optional
 from cenote.base import source
 from cenote.launch import environment
 
-ENDING, ASK = environment.DRY_STACKS, environment.DRY_ASK
+ENDING, ASK, TELL = environment.DRY_STACKS, environment.DRY_ASK, environment.DRY_TELL
 ANSWER = 5  # s that a process has to write its stack: it may be stopped, or wait for a disk
 STILL = 0.1  # s without a write: the stack is whole
 TAIL = 1 << 16  # bytes that are read: the last stacks are in them
@@ -37,14 +38,14 @@ def last_stack(text: str) -> list[Frame]:
     return [Frame(match[1], int(match[2]), match[3] or "") for match in found if match]
 
 
-def listens(pid: int) -> bool:
+def listens(pid: int, number: int = ASK) -> bool:
     """Another process may have the number by now: the signal would end it."""
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
             caught = re.search(r"(?m)^SigCgt:\s*([0-9a-f]+)$", file.read())
     except OSError:
         return False
-    return caught is not None and bool(int(caught[1], 16) >> (ASK - 1) & 1)
+    return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
 
 
 def asked(pid: int, path: str) -> list[Frame]:
@@ -99,6 +100,19 @@ def where(folder: str) -> list[str]:
         if stack and doing != "it is gone":
             lines.append(f"process {pid} is {place(stack)}; {doing}")
     return lines
+
+
+def reports(folder: str) -> None:
+    """Each process writes its report, before it is ended. One that does not come to it within ANSWER seconds writes none."""
+    began, waiting = time.time(), set()
+    for name in os.listdir(folder):
+        pid = int(name[:-len(ENDING)]) if name.endswith(ENDING) else 0
+        if pid and listens(pid, TELL):
+            os.kill(pid, TELL)
+            waiting.add(os.path.join(folder, f"{pid}.json"))
+    while waiting and time.time() < began + ANSWER:
+        time.sleep(STILL)
+        waiting = {path for path in waiting if not os.path.exists(path) or os.stat(path).st_mtime < began}
 
 
 def last_report(folder: str) -> Optional[float]:

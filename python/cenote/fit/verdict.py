@@ -20,6 +20,7 @@ READS_MAX = 8  # places at which unknown values were read that are listed
 WORDS = {"fits": "fits", "grows": "fits for now", "caught": "fits after it caught an out of memory", "fits not": "does not fit",
          "unknown": "no verdict", "depends": "depends on values"}
 EVIDENCE = ("fits", "grows", "caught", "fits not")
+SHOWN = {"evaluation": "forward without gradients"}  # phases: a teacher has it in each step, where no evaluation was seen
 LIMITS = "set_per_process_memory_fraction"
 READ = {"number": "a number", "flag": "a flag", "copy": "a copy", "count": "a count", "loss": "a loss"}
 DECIDING = ("number", "copy", "count")  # may decide sizes
@@ -206,7 +207,7 @@ def plural(number: int, noun: str) -> str:
 
 
 def parts(figures: dict[str, int]) -> str:
-    ordered = sorted(figures.items(), key=lambda part: -part[1])
+    ordered = sorted(((SHOWN.get(name, name), bytes) for name, bytes in figures.items()), key=lambda part: -part[1])
     named = [f"{name} {size(bytes)}" for name, bytes in ordered if bytes >= NAMED_LEAST] or [f"{name} {size(bytes)}" for name, bytes in ordered[:3]]
     return ", ".join(named)
 
@@ -222,7 +223,7 @@ def at(frame: dict[str, Any]) -> str:
 
 def where(failure: dict[str, Any]) -> str:
     frame = own_frame(failure) or next(iter(failure["stack"]), None)
-    phase = f", {failure['phase']}" if failure["phase"] != "outside" else ""
+    phase = f", {SHOWN.get(failure['phase'], failure['phase'])}" if failure["phase"] != "outside" else ""
     place = f", at {at(frame)}" if frame else ""
     return f"step {failure['step']}{phase}{place}"
 
@@ -252,14 +253,18 @@ def told(error: dict[str, Any], outcome: Outcome) -> str:
     frame = next((one for one in error["stack"] if one["is_own"]), None)
     place = f" at {at(frame)}" if frame else ""
     text = error["text"].splitlines()[0] if error["text"] else ""
-    return f"the script ended with {error['type']}{place}{': ' if text else ''}{text[:200]}, in step {outcome.steps + 1}"
+    return (f"the script ended with {error['type']}{place}{': ' if text else ''}{text[:200]}, in step {outcome.steps + 1}"
+            f"{too_few_devices(error, outcome)}")
 
 
-def too_few_devices(report: dict[str, Any], devices: int) -> str:
-    ranks = str(report.get("ranks") or "")
-    if ranks.isdecimal() and int(ranks) > devices and "invalid device ordinal" in report["error"]["text"]:
-        return f" ({plural(int(ranks), 'rank')}, {plural(devices, 'device')}: add --devices {ranks})"
-    return ""
+def too_few_devices(error: dict[str, Any], outcome: Outcome) -> str:
+    if "invalid device ordinal" not in error["text"]:
+        return ""
+    most = max((int(report["ranks"]) for report in outcome.reports if str(report.get("ranks") or "").isdecimal()), default=0)
+    here = plural(outcome.devices, "device")
+    if most > outcome.devices:
+        return f" ({plural(most, 'rank')}, {here}: add --devices {most})"
+    return f" ({here}: add --devices with as many as it uses)"
 
 
 def why_unknown(outcome: Outcome) -> str:
@@ -270,7 +275,7 @@ def why_unknown(outcome: Outcome) -> str:
         return f"{cannot}; `--allocator native` needs none"
     if outcome.ranks_errors:
         report = outcome.ranks_errors[0]
-        return f"rank {report['rank']}: {told(report['error'], outcome)}{too_few_devices(report, outcome.devices)}"
+        return f"rank {report['rank']}: {told(report['error'], outcome)}"
     if outcome.errors and not outcome.was_ended:
         return told(outcome.errors[0], outcome)
     if outcome.status and not outcome.was_ended:
@@ -453,7 +458,7 @@ def answer_lines(answer: Answer) -> list[str]:
     unstepped = (answer.largest or outcome).unstepped  # a run that ran out of memory may not have come to its first step
     if unstepped:
         lines.append(f"  {plural(unstepped, 'optimizer')} built and never stepped: no state of an optimizer is in these figures")
-    return lines + value_lines(outcome, answer.other)
+    return lines + value_lines(evidence, answer.other)
 
 
 def text(program: Sequence[str], answer: Answer, devices: int) -> str:

@@ -13,7 +13,10 @@ import json
 import linecache
 import multiprocessing
 import os
+import re
+import signal
 import sys
+import threading
 import traceback
 from types import FrameType, ModuleType
 from typing import Any, Iterator, Optional
@@ -31,6 +34,8 @@ FOLDER, STEPS = environment.DRY_RUN, environment.DRY_STEPS
 FAILURES_MAX = 8  # out-of-memory errors that are kept with their stacks; more are only counted
 FRAMES_MAX = 60
 TEXT_MAX = 500
+REMOTE = "Traceback (most recent call last):"  # in the text of an error: that of a rank that mp.spawn has started, or of a worker
+REMOTE_FRAME = re.compile(r'^ +File "(.*)", line (\d+), in (.*)$', re.MULTILINE)
 UNLABELLED = {("kind", "other"): "outside of modules", ("phase", "none"): holdings.NO_PHASE}  # what libcenote calls so, in a user's words
 watch: Optional["Watch"] = None  # of this process
 
@@ -48,7 +53,7 @@ def stack_of(innermost_first: Iterator[tuple[str, int, str]]) -> list[dict[str, 
         if source.is_ours(file) or file.startswith("<frozen"):
             continue
         found.append({"file": file, "line": line, "function": function, "text": linecache.getline(file, line).strip()[:TEXT_MAX],
-                      "is_own": not source.is_library(file)})
+                      "is_own": not source.is_library(file) and not (file == "<string>" and multiprocessing.parent_process() is not None)})
     return found
 
 
@@ -58,11 +63,20 @@ def shortened(stack: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return stack if len(stack) <= FRAMES_MAX else stack[:half] + stack[-half:]
 
 
+def remote(text: str) -> tuple[str, list[tuple[str, int, str]]]:
+    """The error of another process whose traceback is the text of one here: its own line, and its frames, innermost first."""
+    inner = text.rpartition(REMOTE)[2]
+    lines = [line for line in inner.splitlines() if line.strip() and not line.startswith(" ")]
+    return lines[0] if lines else "", [(file, int(line), name) for file, line, name in reversed(REMOTE_FRAME.findall(inner))]
+
+
 def is_out_of_memory(error: BaseException, torch: ModuleType) -> bool:
     """Or it was raised while the program handled one that is."""
     if isinstance(error, torch.OutOfMemoryError):
         return True
     text = str(error)
+    if REMOTE in text and remote(text)[0].startswith("torch.OutOfMemoryError: "):
+        return True
     if isinstance(error, RuntimeError) and ("out of memory" in text or "ALLOC_FAILED" in text) and "DefaultCPUAllocator" not in text:
         return True
     before = error.__cause__ or error.__context__
@@ -128,6 +142,16 @@ class Watch:
             return
         self.stacks = open(os.path.join(self.folder, f"{os.getpid()}{environment.DRY_STACKS}"), "w", encoding="utf-8")
         faulthandler.register(environment.DRY_ASK, file=self.stacks, all_threads=False)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(environment.DRY_TELL, self.tell)
+
+    def tell(self, *signal_and_frame: Any) -> None:
+        """The time of a program is over that makes no step, and has written no report."""
+        try:
+            self.note()
+            self.write("")
+        except Exception:
+            return
 
     def attach(self) -> None:
         """Called at the program's first use of a GPU. An earlier call would initialise CUDA, and forked children could not use it any more."""
@@ -141,6 +165,8 @@ class Watch:
     def stepped(self) -> None:
         try:
             self.steps += 1
+            if self.values is not None:
+                self.values.stepped()
             self.note()
             self.seen.stepped()
             self.rises.after_step(self.devices, self.seen.step_peaks)
@@ -280,8 +306,13 @@ class Watch:
         if error is None:
             return None
         walked = traceback.walk_tb(error.__traceback__)
-        stack = stack_of((frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in reversed(list(walked)))
-        return {"type": type(error).__name__, "text": str(error)[:TEXT_MAX], "is_out_of_memory": is_out_of_memory(error, self.torch),
+        places = [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in reversed(list(walked))]
+        text = str(error)
+        if REMOTE in text:
+            text, inner = remote(text)
+            places = inner + places
+        stack = stack_of(iter(places))
+        return {"type": type(error).__name__, "text": text.strip()[:TEXT_MAX], "is_out_of_memory": is_out_of_memory(error, self.torch),
                 "stack": shortened(stack)}
 
     def ended(self) -> None:

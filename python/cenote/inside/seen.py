@@ -9,7 +9,8 @@ Only what was observed counts:
                  the last one: there the epoch is over when something is read from its beginning, or the program ends
 
 A model trains if it was called in training mode with gradients, or if an optimizer has one of its parameters. So a teacher, or the encoder of images
-in a diffusion model, which runs in eval mode in each step, is no evaluation.
+in a diffusion model, which runs in eval mode in each step, is no evaluation. A copy of a model that trains (parameters of the same shapes, as the
+averages of an EMA are) counts as that model, unless the program calls it in one step after the other, as it does a teacher or a reference.
 
 Peaks: evaluation lasts from its first call to the next call for training, or to its last call before a save; saving from there, or from the end of
 the step, to the end of the save, because gathering the parameters comes first. Each interval begins with PyTorch's peaks set back. The program does
@@ -102,11 +103,15 @@ class Part:
         return {"times": self.times, "peaks": self.peaks}
 
 
-def length_of(loader: Any) -> Optional[int]:
-    try:
-        return len(loader)
-    except TypeError:  # its data has none
-        return None
+class Feed:
+    """A DataLoader. The program may drop that as soon as it has an iterator: `for batch in DataLoader(...)`."""
+
+    def __init__(self, loader: Any) -> None:
+        try:
+            self.length: Optional[int] = len(loader)
+        except TypeError:  # its data has none
+            self.length = None
+        self.feeds = False  # it has given batches to steps
 
 
 def dropping_errors(method: Callable[..., None]) -> Callable[..., None]:
@@ -139,11 +144,14 @@ class Seen:
         self.places: dict[tuple[str, str, int], int] = {}  # of saves: by what, file, line
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.trained: weakref.WeakSet[Any] = weakref.WeakSet()  # modules
-        self.loader: Optional[weakref.ref[Any]] = None  # that gave the last batch
-        self.feeding: weakref.WeakSet[Any] = weakref.WeakSet()  # loaders that gave batches to steps
+        self.shapes: weakref.WeakKeyDictionary[Any, tuple[Any, ...]] = weakref.WeakKeyDictionary()  # of parameters
+        self.copies: weakref.WeakKeyDictionary[Any, tuple[int, bool]] = weakref.WeakKeyDictionary()  # steps before the last call; it evaluates
+        self.feed: Optional[Feed] = None  # that gave the last batch
+        self.feeds: weakref.WeakKeyDictionary[Any, Feed] = weakref.WeakKeyDictionary()  # by loader
         self.given: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # batches, by the iterator
-        self.at_end: dict[int, weakref.ref[Any]] = {}  # loaders that gave their last batch
-        self.epochs = 0  # how often one of these was read to its end
+        self.at_end: set[Feed] = set()  # those that gave their last batch
+        self.has_loader = False
+        self.epochs = 0  # how often one that feeds steps was read to its end
 
     def start(self) -> None:
         self.peaks = Peaks(self.torch)
@@ -165,7 +173,7 @@ class Seen:
             self.trained.add(module)
             if self.is_evaluating:
                 self.end_evaluation()
-        elif self.trains(module):
+        elif self.trains(module) or self.stands_for_one(module):
             if module.training:
                 self.without_gradients += 1
                 return
@@ -184,6 +192,21 @@ class Seen:
             self.trained.add(module)
             return True
         return False
+
+    def shapes_of(self, module: Any) -> tuple[Any, ...]:
+        if module not in self.shapes:
+            self.shapes[module] = tuple(parameter.shape for parameter in module.parameters())
+        return self.shapes[module]
+
+    def stands_for_one(self, module: Any) -> bool:
+        """Whether it is a copy of a model that trains, called after a step and not in each one."""
+        last, evaluates = self.copies.get(module, (None, False))
+        if last != self.steps:
+            shapes = self.shapes_of(module)
+            is_copy = not module.training and bool(shapes) and any(self.shapes_of(one) == shapes for one in self.trained)
+            evaluates = is_copy and self.steps > 0 and last != self.steps - 1
+            self.copies[module] = self.steps, evaluates
+        return evaluates
 
     def begin(self) -> None:
         self.note()
@@ -211,9 +234,8 @@ class Seen:
     @dropping_errors
     def stepped(self) -> None:
         self.steps += 1
-        loader = self.loader() if self.loader is not None else None
-        if loader is not None:
-            self.feeding.add(loader)
+        if self.feed is not None:
+            self.feed.feeds = self.has_loader = True
         if self.peaks is not None:
             self.step_peaks = self.peaks.live()
         if self.is_evaluating:
@@ -224,14 +246,16 @@ class Seen:
     def wrap_loaders(self) -> None:
         data = self.torch.utils.data
         inside_iter, inside_next = data.DataLoader.__iter__, data.dataloader._BaseDataLoaderIter.__next__
-        owners: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        owners: weakref.WeakKeyDictionary[Any, Feed] = weakref.WeakKeyDictionary()
 
         @functools.wraps(inside_iter)
         def begin(loader: Any) -> Any:
             self.something_begins()
             batches = inside_iter(loader)
             try:
-                owners[batches] = weakref.ref(loader)
+                if loader not in self.feeds:
+                    self.feeds[loader] = Feed(loader)
+                owners[batches] = self.feeds[loader]
                 self.given[batches] = 0  # workers that stay have one iterator for all epochs
             except TypeError:
                 pass
@@ -239,38 +263,38 @@ class Seen:
 
         @functools.wraps(inside_next)
         def batch(batches: Any) -> Any:
-            loader = owners.get(batches, lambda: None)()
+            feed = owners.get(batches)
             try:
                 found = inside_next(batches)
             except StopIteration:
-                self.loader_ended(loader)
+                self.feed_ended(feed)
                 raise
             except BaseException as error:
                 hide(error)
                 raise
-            if loader is not None:
-                self.batch_given(loader, batches)
+            if feed is not None:
+                self.batch_given(feed, batches)
             return found
         replace(data.DataLoader, "__iter__", begin)
         replace(data.dataloader._BaseDataLoaderIter, "__next__", batch)
 
     @dropping_errors
-    def batch_given(self, loader: Any, batches: Any) -> None:
-        self.loader = weakref.ref(loader)
+    def batch_given(self, feed: Feed, batches: Any) -> None:
+        self.feed = feed
         given = self.given[batches] = self.given.get(batches, 0) + 1
-        if given == length_of(loader):
-            self.at_end[id(loader)] = self.loader
+        if given == feed.length:
+            self.at_end.add(feed)
 
     @dropping_errors
-    def loader_ended(self, loader: Any) -> None:
-        self.at_end.pop(id(loader), None)
-        self.epochs += loader is not None and loader in self.feeding
+    def feed_ended(self, feed: Optional[Feed]) -> None:
+        if feed is not None:
+            self.at_end.discard(feed)
+            self.epochs += feed.feeds
 
     @dropping_errors
     def something_begins(self) -> None:
-        for loader in list(self.at_end.values()):
-            self.loader_ended(loader())
-        self.at_end.clear()
+        for feed in list(self.at_end):
+            self.feed_ended(feed)
 
     # --- saving
 
@@ -328,4 +352,4 @@ class Seen:
                 pass
         places = [{"by": by, "file": file, "line": line, "times": times} for (by, file, line), times in self.places.items()]
         return {"evaluation": self.evaluation.content(), "without_gradients": self.without_gradients,
-                "saving": {**self.saving.content(), "places": places}, "epochs": self.epochs, "has_loader": bool(self.feeding)}
+                "saving": {**self.saving.content(), "places": places}, "epochs": self.epochs, "has_loader": self.has_loader}

@@ -77,6 +77,9 @@ class Values:
                 for place, times in sorted(self.reads.items(), key=lambda row: -row[1])]
         return {"unknown": rows, "known_reads": counts.known_reads, "computed": counts.computed, "policy": os.environ.get(environment.DRY_UNKNOWN)}
 
+    def stepped(self) -> None:
+        self.library.cenote_values_stepped()
+
     def forget_reads(self) -> None:
         """In a forked child."""
         self.reads = {}

@@ -19,6 +19,7 @@ from cenote.labels.names import UNNAMED, Holder, Names
 from cenote.labels.naming import inside, join, own_modules
 from cenote.native import bindings
 
+SEARCHES_MAX = 4  # for modules that were not called and have parameters of an optimizer: each looks at all objects of Python. Chosen.
 MUCH = 32  # modules that were not called are looked for if a 32nd of the live bytes has no name, and a quarter more than last time. Chosen.
 
 Kind = Callable[[int, int], int]  # cenote_block_set_kind. It is fast for the start of a block, slow for other addresses
@@ -63,6 +64,8 @@ class Marker:
         self.hook = self.accumulated  # one object, so that watch_gradient recognises it
         self.handles: list[Any] = []  # of hooks on parameters; they keep no tensor alive
         self.handles_most = 1000
+        self.searched: weakref.WeakSet[Any] = weakref.WeakSet()  # optimizers for whose parameters modules were looked for
+        self.searches = 0
         self.accepted: dict[int, int] = {}  # bytes of a device without a name, when all modules were looked for
         self.called: dict[int, "weakref.ref[Any]"] = {}  # outermost modules that were called, by id
 
@@ -151,10 +154,13 @@ class Marker:
         unnamed = self.unnamed(self.names, device)
         if unnamed * MUCH <= self.names.levels(device).now or 4 * unnamed <= 5 * self.accepted.get(device, 0):
             return
-        for module in self.outermost():
-            if self.names.lacks_module(module) and self.names.naming.give(module, 0):
-                self.module(module)
+        self.modules_that_were_not_called()
         self.accepted[device] = self.unnamed(self.names, device)
+
+    def modules_that_were_not_called(self) -> None:
+        for module in self.outermost():
+            if self.names is not None and self.names.lacks_module(module) and self.names.naming.give(module, 0):
+                self.module(module)
 
     def unnamed(self, names: Names, device: int) -> int:
         """Bytes of live blocks that no module has allocated, and that have no holder."""
@@ -181,7 +187,7 @@ class Marker:
             return
         block, names = tensor.untyped_storage().data_ptr(), of.name.split(".")[:-1]
         names = flat[block] = list(os.path.commonprefix([flat.get(block, names), names]))
-        self.block(block, kind, self.several(of.root, ".".join(names), "several"))
+        self.block(block, kind, self.several(of.root, ".".join(names), "several in one block"))
 
     def place_of(self, module: Any) -> tuple[int, str]:
         """The root that the module belongs to, and its name there."""
@@ -231,12 +237,18 @@ class Marker:
                     self.tensor(gradient, GRADIENTS, holder)
 
     def parameter_of(self, optimizer: Any, group: int, number: int, parameter: Any) -> int:
-        """The number of the parameter's name. One of no module gets a name here."""
+        """The number of the parameter's name. One of no module gets a name here: of no module that was called, as in a function that is compiled, nor
+        of any other."""
         if self.names is None:
             if parameter.requires_grad and self.watch_gradient(parameter):
                 self.tensor(parameter, PARAMETERS)
             return UNNAMED
         holder: int = self.names.number_of(parameter)
+        if holder < 0 and self.searches < SEARCHES_MAX and optimizer not in self.searched:
+            self.searches += 1
+            self.searched.add(optimizer)
+            self.modules_that_were_not_called()
+            holder = self.names.number_of(parameter)
         if holder >= 0:
             self.names.name(parameter, holder)  # the program may have removed our hook with its own
         else:

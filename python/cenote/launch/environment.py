@@ -49,6 +49,7 @@ DRY_COPY = "CENOTE_DRY_COPY"  # of a program's first process: the socket on whic
 DRY_UNLIMITED = "CENOTE_DRY_UNLIMITED"  # on: a limit that the program sets its allocator does not count: the run says what it needs
 DRY_STACKS = ".stacks"  # the ending of the file there to which a process writes the stack of its main thread when it gets the signal DRY_ASK
 DRY_ASK = signal.SIGRTMAX - 3  # no library is known that uses it
+DRY_TELL = signal.SIGRTMAX - 4  # a process that gets it writes its report
 PHANTOMS = "CENOTE_PHANTOMS"  # the real ranks of the job, 0,511; all others are phantoms; see phantoms/entry.py
 PHANTOMS_STORE = "CENOTE_PHANTOMS_STORE"  # the file in which they find each other
 UNHEARD = ".unheard"  # the same, if only an error suggests it: what that rank would have said was not known

@@ -430,7 +430,7 @@ def test_a_block_of_several_parameters_has_no_name_of_one(labels):
     net["rnn"](batch())[0].sum().backward()
     for parameter in net.parameters():
         assert name_of(parameter)[0] == "parameters" and name_of(parameter)[1].endswith("rnn")
-        assert row_of(parameter).shape == "several"
+        assert row_of(parameter).shape == "several in one block"
         assert name_of(parameter.grad)[0] == "gradients" and name_of(parameter.grad)[1].endswith("rnn")
 
 
