@@ -8,26 +8,27 @@
  *
  * LOCKING: calls of the API hold no lock; they take the pool's lock around the books, and let go of it before the driver is asked.
  */
+#include "pool/pool.h"
 #include "stats/account/count.h"
 #include "stats/account/record.h"
 #include "stats/account/sites.h"
 
 /*
- * So many allocations after the last poll that found the turn free, an allocation polls pending blocks, which calls the driver. So as long as another
- * thread has the turn, every allocation past that number polls. Slow paths poll in any case.
+ * One allocation in so many polls pending blocks, which calls the driver. The count begins again only when a poll got the turn: as long as another
+ * thread has it, every allocation past this number tries. Slow paths poll in any case.
  */
 #define POLL_EVERY 32
 
 /* --------------------------------------------------------------------------------------------------------------------------- taking */
 
-#define NO_MEMORY UINT32_MAX    /* in place of a group: the capture on the stream takes none */
+#define CAPTURE_TAKES_NONE UINT32_MAX   /* in place of a group: a capture without memory is open on the stream */
 
 /* An open capture on the stream decides the group, unless the caller did. LOCKING: the pool's lock. */
 static uint32_t group_of_stream(const cenote_pool *pool, uint32_t group, uint64_t key)
 {
     for (uint32_t i = 0; !group && i < pool->groups.capture_count; i++)
         if (pool->groups.captures[i].stream == key)
-            return pool->groups.captures[i].group ? pool->groups.captures[i].group : NO_MEMORY;
+            return pool->groups.captures[i].group ? pool->groups.captures[i].group : CAPTURE_TAKES_NONE;
     return group;
 }
 
@@ -45,8 +46,8 @@ static int no_books(void)
 }
 
 /*
- * The arena for the request, with the pool's lock held. NULL, without the lock: *error is set, or, if the pool does not know the stream yet,
- * unchanged: then stream_check_own has to come first.
+ * The arena for the request; the pool's lock is held then. NULL: the lock is free. If *error is still CENOTE_OK then, the stream is new to the
+ * pool: the caller asks stream_check_own, and comes again with `stream_device_checked`.
  */
 static struct arena *lock_arena(cenote_pool *pool, uint32_t group, struct request *q, CUstream stream, uint64_t key, bool stream_device_checked,
                                 int *error)
@@ -57,7 +58,7 @@ static struct arena *lock_arena(cenote_pool *pool, uint32_t group, struct reques
     bool is_gone = group && (!group_of(pool, group)->number || group_of(pool, group)->destroyed);
     bool has_room = !lost && !is_gone && pool_reserve_books(pool, q->mark);
     group = group_of_stream(pool, group, key);
-    if (has_room && group != NO_MEMORY)
+    if (has_room && group != CAPTURE_TAKES_NONE)
         a = stream_device_checked ? stream_arena_new(pool, group, key, stream) : stream_arena(pool, group, key);
     if (a)
         return a;
@@ -66,7 +67,7 @@ static struct arena *lock_arena(cenote_pool *pool, uint32_t group, struct reques
         *error = pool_driver_error(pool, lost, "an earlier call");
     else if (is_gone)
         *error = error_set(CENOTE_INVALID, 0, "the group was destroyed: nothing more can be allocated from it");
-    else if (group == NO_MEMORY)
+    else if (group == CAPTURE_TAKES_NONE)
         *error = error_set(CENOTE_CAPTURE, 0, "a capture that takes no memory is open on this stream: begin it with cenote_capture_begin and a "
                            "private group, or allocate before");
     else if (!has_room || stream_device_checked)

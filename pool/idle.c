@@ -1,5 +1,5 @@
 /*
- * idle.c: the arena of a stream, arenas without a block, and which stream gets those next.
+ * idle.c: arenas without a block, and which stream gets those next: a new stream gets its arena here. arenas.c finds that of a known one.
  *
  * Streams and groups come and go, and each leaves an arena behind, with addresses and pages. The next stream takes the arena over as it is, so
  * that no driver call is needed and the tables do not grow. It may do so once the device is done with everything that the arena ever held; the
@@ -23,7 +23,6 @@
 #include "pool/pool.h"
 
 #define ARENAS_IDLE 64  /* with this many arenas, a new stream takes over an idle one instead of making another */
-#define PROBES      16          /* in the index of arenas */
 #define LOOKS       16  /* at arenas of a queue, for one that may be taken over */
 
 /* From now on another group may get this group's number. LOCKING: the pool's lock. */
@@ -189,7 +188,7 @@ static struct arena *make_arena(cenote_pool *pool, uint32_t group, bool is_priva
 }
 
 /* An arena for a stream that has none: one that is over, or idle, or a new one. NULL: no host memory. */
-struct arena *idle_take(cenote_pool *pool, uint32_t group, uint64_t key)
+static struct arena *take_one(cenote_pool *pool, uint32_t group, uint64_t key)
 {
     cenote_group *g = group ? group_of(pool, group) : NULL;
     bool is_private = g && g->flags & CENOTE_GROUP_PRIVATE, is_plain = g && g->is_plain;
@@ -200,6 +199,31 @@ struct arena *idle_take(cenote_pool *pool, uint32_t group, uint64_t key)
         return make_arena(pool, group, is_private, is_plain);
     CHECK(a->is_plain == is_plain);
     take_over(pool, a, group, is_private);
+    return a;
+}
+
+/*
+ * The arena of (group, key), made or taken over if there is none. An arena that is taken over may have memory in place, which is handed out
+ * without another question: the caller has asked whose stream it is (stream_check_own). NULL: no host memory.
+ */
+struct arena *stream_arena_new(cenote_pool *pool, uint32_t group, uint64_t key, CUstream handle)
+{
+    struct arena *a = stream_arena(pool, group, key);
+    if (a) /* another thread has made it meanwhile */
+        return a;
+    uint32_t lane = lane_for(pool, handle, key, NULL);
+    if (!lane)
+        return NULL;
+    lane_hold(pool, lane);
+    if (!index_reserve(&pool->streams.by_key, 1) || !(a = take_one(pool, group, key))) {
+        lane_drop(pool, lane);
+        return NULL;
+    }
+    a->stream = key;
+    a->handle = handle;
+    stream_remember(pool, a);
+    lane_join(pool, a, lane);
+    lane_drop(pool, lane);
     return a;
 }
 
@@ -241,80 +265,5 @@ struct arena *idle_take_orphan(cenote_pool *pool)
     if (!a || !is_complete(pool, a))
         return NULL;
     leave(pool, a);
-    return a;
-}
-
-/* ----------------------------------------------------------------------------------------------------------------- the arena of a key */
-
-/* Arenas are found through a hash of (group, stream); `probe` tells apart keys that share one. */
-static uint64_t arena_key(uint32_t group, uint64_t key, uint32_t probe)
-{
-    uint64_t hash = (key + 1 + ((uint64_t)group << 40) + ((uint64_t)probe << 57)) * 0xff51afd7ed558ccdull;
-    hash ^= hash >> 32;
-    return (hash << 9) | (1ull << 63);
-}
-
-static struct arena *find_arena(cenote_pool *pool, uint32_t group, uint64_t key, uint32_t *free_probe)
-{
-    for (uint32_t probe = 0; probe < PROBES; probe++) {
-        uint32_t number = index_find(&pool->streams.by_key, arena_key(group, key, probe));
-        *free_probe = probe;
-        if (!number)
-            return NULL;
-        struct arena *a = arena_of(pool, number);
-        if (a->stream == key && a->group == group)
-            return a;
-    }
-    return NULL;
-}
-
-/* The arena is found under its key no more. Its blocks stay valid: they know their arena themselves. */
-void stream_forget(cenote_pool *pool, struct arena *a)
-{
-    if (!a->is_known)
-        return;
-    lane_put_last(pool, a);
-    for (uint32_t probe = 0; probe < PROBES; probe++)
-        if (index_find(&pool->streams.by_key, arena_key(a->group, a->stream, probe)) == a->number)
-            index_remove(&pool->streams.by_key, arena_key(a->group, a->stream, probe));
-}
-
-/* The arena of (group, key), or NULL: there is none yet. LOCKING: the pool's lock. */
-struct arena *stream_arena(cenote_pool *pool, uint32_t group, uint64_t key)
-{
-    uint32_t probe;
-    struct arena *a = pool->streams.last_arena;
-    if (a && a->stream == key && a->group == group && a->number && !a->retired)
-        return a;
-    a = find_arena(pool, group, key, &probe);
-    if (a)
-        pool->streams.last_arena = a;
-    return a;
-}
-
-/*
- * The same, made or taken over if there is none. An arena that is taken over may have memory in place, which is handed out without another
- * question: the caller has asked whose stream it is (stream_check_own). NULL: no host memory. LOCKING: the pool's lock.
- */
-struct arena *stream_arena_new(cenote_pool *pool, uint32_t group, uint64_t key, CUstream handle)
-{
-    uint32_t probe;
-    struct arena *a = find_arena(pool, group, key, &probe);
-    if (a) /* another thread has made it meanwhile */
-        return a;
-    uint32_t lane = lane_for(pool, handle, key, NULL);
-    if (!lane)
-        return NULL;
-    lane_hold(pool, lane);
-    if (!index_reserve(&pool->streams.by_key, 1) || !(a = idle_take(pool, group, key))) {
-        lane_drop(pool, lane);
-        return NULL;
-    }
-    a->stream = key;
-    a->handle = handle;
-    if (!index_find(&pool->streams.by_key, arena_key(group, key, probe)))
-        index_add(&pool->streams.by_key, arena_key(group, key, probe), a->number);
-    lane_join(pool, a, lane);
-    lane_drop(pool, lane);
     return a;
 }

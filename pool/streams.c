@@ -165,8 +165,11 @@ int stream_check_own(cenote_pool *pool, CUstream stream, uint64_t key)
         return CENOTE_OK;
     if (device_is_beside(d) && ordinal == d->ordinal)
         return of_another_context(stream, 0);
-    return error_set(CENOTE_INVALID, 0, "stream %p is of device %d, or of a context beside its primary one: blocks of device %d are taken on its own "
-                     "streams, and cenote_use names others", (void *)stream, ordinal, d->ordinal);
+    if (ordinal == d->ordinal)
+        return error_set(CENOTE_INVALID, 0, "stream %p belongs to another context than the pool, which is in the primary one of device %d: make "
+                         "streams there (cuDevicePrimaryCtxRetain), or the pool in your context (cenote_pool_create_in)", (void *)stream, ordinal);
+    return error_set(CENOTE_INVALID, 0, "stream %p is of device %d, and the pool of device %d: blocks are taken on streams of their own device, and "
+                     "cenote_use names others", (void *)stream, ordinal, d->ordinal);
 }
 
 /* Asks the driver for the stream's device; NULL: the pool's own device. */

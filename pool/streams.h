@@ -1,11 +1,11 @@
 /*
- * streams.h: which stream has which arena. See streams.c, and idle.c for arenas without a block.
+ * streams.h: which stream has which arena. See streams.c for keys of streams, arenas.c, and idle.c for arenas without a block.
  *
  *     an arena: known by its stream and group ---> idle (no block) ---> in use again, or another stream takes it over
  *                      +---> retired (its stream or group is gone) ---> over, once it has no block ---> another takes it over, or it is forgotten
  *                                                                 +---> an orphan ---> forgotten, once its source has its memory back
  *
- * OWNERS: streams.c, idle.c. LOCKING: the pool's lock; `immortals` is read without, and added to under it.
+ * OWNERS: streams.c, arenas.c, idle.c. LOCKING: the pool's lock; `immortals` is read without, and added to under it.
  */
 #ifndef CENOTE_POOL_STREAMS_H
 #define CENOTE_POOL_STREAMS_H
@@ -48,13 +48,15 @@ int stream_check_own(cenote_pool *pool, CUstream stream, uint64_t key);
 bool stream_is_immortal(cenote_pool *pool, CUstream stream, uint64_t key);
 bool stream_is_alive(cenote_pool *pool, CUstream stream, uint64_t key);
 
-/* --- idle.c: the arena of a stream; arenas without a block. LOCKING: the pool's lock */
+/* --- arenas.c: the arena of a stream. LOCKING: the pool's lock */
 struct arena *stream_arena(cenote_pool *pool, uint32_t group, uint64_t key);
-struct arena *stream_arena_new(cenote_pool *pool, uint32_t group, uint64_t key, CUstream handle);
+void stream_remember(cenote_pool *pool, struct arena *a);
 void stream_forget(cenote_pool *pool, struct arena *a);
+
+/* --- idle.c: arenas without a block, and new ones. LOCKING: the pool's lock */
+struct arena *stream_arena_new(cenote_pool *pool, uint32_t group, uint64_t key, CUstream handle);
 void idle_enter(cenote_pool *pool, struct arena *a);
 void idle_end(cenote_pool *pool, struct arena *a);
-struct arena *idle_take(cenote_pool *pool, uint32_t group, uint64_t key);
 struct arena *idle_take_orphan(cenote_pool *pool);
 void idle_forget(cenote_pool *pool, struct arena *a);
 void idle_forget_empty(cenote_pool *pool);

@@ -60,7 +60,7 @@ extern "C" {
 #define CENOTE_API __attribute__((visibility("default")))
 
 typedef struct cenote_pool cenote_pool;       /* the memory of one device */
-typedef struct cenote_group cenote_group;     /* a family of arenas inside a pool that shares no memory with others */
+typedef struct cenote_group cenote_group;     /* a part of a pool, with arenas of its own: only one that lends shares a page with others */
 typedef struct CUstream_st *cenote_stream;    /* the same type as CUstream and cudaStream_t */
 typedef struct CUctx_st *cenote_context;      /* the same type as CUcontext */
 
@@ -174,9 +174,9 @@ CENOTE_API int cenote_pool_create_in(cenote_context context, const cenote_option
 #define cenote_pool_create_in(...) cenote_pool_create_in(__VA_ARGS__, sizeof(cenote_options))
 
 /*
- * Gives everything back. CENOTE_BUSY, and nothing happens, also if streams that may have been destroyed used memory of it: see
- * cenote_stream_retire. CENOTE_BUSY while blocks are live, groups exist, memory is pinned, a capture is open, or another
- * thread still allocates, frees or destroys the pool.
+ * Gives everything back. CENOTE_BUSY, and nothing happens, while blocks are live, groups exist, memory is pinned, a capture is open, or
+ * another thread still allocates, frees or destroys the pool; and if streams that may have been destroyed used memory of it, see
+ * cenote_stream_retire.
  */
 CENOTE_API int cenote_pool_destroy(cenote_pool *pool);
 
@@ -186,7 +186,7 @@ CENOTE_API int cenote_pool_set_limit(cenote_pool *pool, uint64_t bytes);
 /* Changes trim_above of options.def, from 0 (off) to 1. */
 CENOTE_API int cenote_pool_set_trim_above(cenote_pool *pool, double part);
 
-/* -1: NULL, or a pool that was destroyed. So does the next. */
+/* -1: NULL, or a pool that was destroyed. cenote_pool_provider answers the same. */
 CENOTE_API int cenote_pool_device(const cenote_pool *pool);
 
 /* Where its memory comes from: enum cenote_provider, never CENOTE_AUTO. */
@@ -228,8 +228,9 @@ CENOTE_API int cenote_pool_watch(cenote_pool *pool, cenote_watch_fn function, vo
 /* -------------------------------------------------------------------------------------------------------------------- blocks */
 
 /*
- * A block of at least `bytes`, aligned to 512, for use on `stream` from now on; a program that uses it on another stream orders that
- * one behind `stream` first, also if it has just synchronized `stream`. Zero bytes give NULL, which cenote_free accepts.
+ * A block of at least `bytes`, aligned to 512, for use on `stream` from now on. A program that uses it on another stream orders that
+ * one behind what `stream` has after this call. A synchronization before the call is not enough, because the call may make `stream` wait on
+ * the device (option order). Zero bytes give NULL, which cenote_free accepts.
  * Any size is a valid question: what cannot be served is CENOTE_OUT_OF_MEMORY, or CENOTE_OUT_OF_ADDRESSES where memory is left but no
  * device addresses.
  */

@@ -315,7 +315,7 @@ CASE(a_driver_that_does_not_tell_them_apart)
     device->driver = &old;
     split(parts, 1, 16);
     EXPECT_EQ(cenote_alloc(scene.pool, MIB, parts[0].stream, &block), CENOTE_INVALID);
-    EXPECT(strstr(cenote_message(), "beside its primary one") != NULL);
+    EXPECT(strstr(cenote_message(), "belongs to another context") != NULL);
     DONE(cuCtxPushCurrent(parts[0].context));
     EXPECT_EQ(cenote_alloc(scene.pool, MIB, NULL, &block), CENOTE_INVALID);
     DONE(cuCtxPopCurrent(NULL));
