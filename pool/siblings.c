@@ -1,5 +1,5 @@
 /*
- * siblings.c: what an allocation that is short of memory has of the other pools of its device.
+ * siblings.c: what the other pools of a device can give to an allocation that is short of memory.
  *
  * Each gives back what it has free as soon as the device is done with it. A pool that is short looks at all of them between two looks at
  * itself and waits for none, so that of all that may come back the first serves it (rule 16). What a sibling freed after the round began is not

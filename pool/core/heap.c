@@ -1,6 +1,6 @@
 /*
- * heap.c: where does a block go? Best fit by size; among the first few candidates the one that lacks the fewest pages. A slot beyond the heap's line
- * costs one page more: one if its page is there, two if it is not.
+ * heap.c: where does a block go? Best fit by size; among the first few candidates the one that lacks the fewest pages. Not which pages fill a place
+ * that lacks some (fill.c, pick.c).
  *
  * A heap is a set of regions. The pieces of a region, blocks and free ranges, tile it from its base to its top without gaps, and no two
  * free ranges touch (invariants 11 and 12). The addresses above the top of the newest region are virgin: growing into them is one more
@@ -14,11 +14,12 @@
  * candidate, too; the caller fills it (fill.c). Slots in flight cannot be filled: the place slides past them,
  * unless the stream can be made to wait for the pages that they map (rule 20).
  *
- * The line is where the heap would end if its blocks had always lain without gaps: as many addresses, from the oldest region on, as the most bytes
- * that were live at one time, and a little more. Pages move, so a place at the top of the heap takes no more memory than one further down. Without
- * the line the blocks of a program drift apart: there are more slots in use than pages, most places lack some, and what fills one place leaves a
- * hole in another. With it blocks come back below the line, where the pages are. There is no line in segments and private arenas, whose pages do
- * not move, nor for a requester that may lie `anywhere`: while a capture is open, and under shortage.
+ * A slot beyond the heap's line counts as one lacking page more than it lacks. The line is where the heap would end if its blocks had always lain
+ * without gaps: as many addresses, from the oldest region on, as the most bytes that were live at one time, and a little more. Pages move, so a place
+ * at the top of the heap takes no more memory than one further down. Without the line the blocks of a program drift apart: there are more slots in
+ * use than pages, most places lack some, and what fills one place leaves a hole in another. With it blocks come back below the line, where the pages
+ * are. There is no line in segments and private arenas, whose pages do not move, nor for a requester that may lie `anywhere`: while a capture is
+ * open, and under shortage.
  *
  * LOCKING: every function here expects the pool's lock. None of them calls the driver. heap_give allocates nothing.
  */
