@@ -44,6 +44,9 @@ def read(text, *program):
 def test_jobs(tmp_path, monkeypatch, text, program, expected):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("")
+    (tmp_path / "python").write_text("#!/bin/sh\n")
+    (tmp_path / "python").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))  # not every machine has a `python`
     assert read(text, *program) == expected
 
 

@@ -2,6 +2,7 @@
 (bench/reach/served.py, whose figures are in bench/results/). A client whose package is not installed, or is another version, is skipped by name.
 
 CENOTE_REACH_PACKAGES names folders with further packages, between colons (pip install --no-deps --target FOLDER jax ...)."""
+import collections
 import json
 import os
 import re
@@ -47,11 +48,24 @@ def test_the_page_has_all_figures():
             assert said == "fails", (row, said)
 
 
+POOLS = {("CuPy", "own"): "CuPy, its own pool", ("CuPy", "async"): "CuPy, `MemoryAsyncPool`", ("CuPy", "none"): "CuPy, no pool",
+         ("CuPy", "cenote"): "CuPy with `cenote.cupy`", ("RMM", "pool"): "RMM, `pool_memory_resource`",
+         ("RMM", "arena"): "RMM, `arena_memory_resource`", ("RMM", "async"): "RMM, `cuda_async_memory_resource`",
+         ("RMM", "cuda"): "RMM, `cuda_memory_resource`", ("Numba", "own"): "Numba, no pool", ("Numba", "cenote"): "Numba with `cenote.numba`"}
+
+
 def test_the_page_has_the_figures_of_the_pools():
-    """What docs/preload.md says of the pools of CuPy, RMM and Numba is what bench/reach/pools.py has measured, in its order."""
+    """What docs/preload.md says of the pools of CuPy, RMM and Numba is what bench/reach/pools.py has measured."""
     page = (ROOT / "docs/preload.md").read_text()
     table = page[page.index("| pool | route | reserved over requested |"):]
-    said = [[cell.strip() for cell in line.strip("|").split("|")][1:] for line in table[:table.index("\n\n")].splitlines()[2:]]
-    files = ("2026-11-26-pools.jsonl",)
-    rows = [json.loads(line) for name in files for line in (ROOT / "bench/results" / name).read_text().splitlines()]
-    assert said == [[row["route"], f"{100 * row['over']:.1f} %", f"{min(row['ns'].values()):,} to {max(row['ns'].values()):,}"] for row in rows]
+    said = [[cell.strip() for cell in line.strip("|").split("|")] for line in table[:table.index("\n\n")].splitlines()[2:]]
+    runs = collections.defaultdict(list)
+    for line in (ROOT / "bench/results/2026-11-26-pools.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        runs[row["library"], row["pool"], row["route"]].append(row)
+    assert len(said) == len(runs)
+    for name, route, over, pair in said:
+        rows = runs[next(key for key in runs if key[0] == name.split()[0].strip(",") and key[2] == route and POOLS[key[:2]] == name)]
+        overs, ns = [100 * (row["reserved"] / row["requested"] - 1) for row in rows], [each for row in rows for each in row["ns"].values()]
+        assert over == " to ".join(dict.fromkeys((f"{min(overs):.1f}", f"{max(overs):.1f}"))) + " %", name
+        assert pair == f"{min(ns):,} to {max(ns):,}", name
