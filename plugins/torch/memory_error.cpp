@@ -11,6 +11,9 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <cstdlib>
+
 namespace cenote_torch
 {
 
@@ -19,6 +22,19 @@ static const char *const LAST_WORDS =
     "\ncenote moves what is unallocated to where it is needed, so that PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True would not help. See "
     "documentation for Memory Management  "
     "(https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)";
+
+/* A dry run says what would help, of the whole program and in numbers: advice about what has happened so far would contradict it. */
+static std::string without_advice(const std::string &text)
+{
+    std::string kept;
+    for (size_t at = 0; at < text.size();) {
+        size_t end = std::min(text.find('\n', at), text.size() - 1) + 1;
+        if (text.compare(at, 7, "Advice:") != 0 && text.compare(at, 7, "    or:") != 0)
+            kept.append(text, at, end - at);
+        at = end;
+    }
+    return kept;
+}
 
 /* cenote_message(); if the driver failed, after "CUDA error: ", as PyTorch's own messages begin. The runtime uses the driver's error numbers. */
 std::string message_of(int error)
@@ -79,6 +95,8 @@ void Adapter::fail(int error, DeviceIndex device, size_t bytes)
     Call::Outside outside;
     for (const auto &observer : observers)
         ask_python([&] { observer(device, bytes, stats.limit ? stats.limit : total, left); });
+    if (getenv("CENOTE_DRY_RUN"))
+        words = without_advice(words);
     if (error == CENOTE_OUT_OF_MEMORY)
         words += LAST_WORDS;
     TORCH_CHECK_WITH(OutOfMemoryError, false, words);

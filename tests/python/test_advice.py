@@ -5,6 +5,7 @@ test_advice_trainers.py does that with programs of the Trainers of Transformers 
 """
 import importlib.util
 import json
+import re
 import textwrap
 
 import pytest
@@ -308,6 +309,10 @@ def test_several_together(advised, by_hand):
     assert rows["bfloat16 + checkpointing"]["needs"] == both
     assert "weights and all in bfloat16 + checkpointing" in done.stdout and "in numbers: cenote" not in done.stdout
     assert "  the lines of these 2 rows\n" in done.stdout
+    table = done.stdout[done.stdout.index("  as it is"):].splitlines()
+    assert [line.split("  ")[1] for line in table[1:3]] == ["weights and all in bfloat16 + checkpointing", "checkpointing, 6 blocks Block"], table
+    assert table[-1].startswith("smallest change that fits: weights and all in bfloat16 + checkpointing (needs ")
+    assert table[-1].endswith(": the lines of 2 rows above") and "token ids" in rows["bfloat16"]["line"]
     assert rows["bfloat16 + checkpointing"]["line"].splitlines() == [rows["bfloat16"]["line"], rows["checkpointing"]["line"]]
 
 
@@ -363,6 +368,8 @@ def test_a_batch_that_is_an_argument(advised, by_hand, gpu, fits, least, most):
     assert half["verdict"] == fits and half["line"] == "--batch-size 8" and half["needs"] == by_hand(code, [], "--batch-size", "8")
     assert least <= largest["value"] <= most and largest["verdict"] == "fits" and largest["line"] == f"--batch-size {largest['value']}"
     assert f"batch of {largest['value'] + 1}: does not fit" in done.stderr and done.stderr.count("batch of") <= 4
+    assert re.search(rf"\nsmallest change that fits: {largest['title']} \(needs [0-9.]+ MiB of {gpu[:3]}.0 MiB\): --batch-size {largest['value']}$",
+                     done.stdout.rstrip()), done.stdout
 
 
 @pytest.mark.parametrize("text, why", [("zero", "is no remedy; there are checkpointing, autocast"), ("8bit=2", "takes no number"),

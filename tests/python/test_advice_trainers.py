@@ -141,7 +141,7 @@ def test_a_loop_around_llama(compare, run):
     compare(run, LOOP, ["--llama"], {
         "checkpointing": (["--checkpoints"], "model.activation_checkpointing_enable()"),
         "autocast": (["--autocast"], 'with torch.autocast("cuda", torch.bfloat16): output = model(x)'),
-        "bfloat16": (["--half"], "model.to(torch.bfloat16) before the optimizer is built; output = model(x.to(torch.bfloat16))"),
+        "bfloat16": (["--half"], "model.to(torch.bfloat16) before the optimizer is built; cast inputs that are floating point, not token ids"),
         "sequence": (["--seq-len", "64"], "--seq-len 64")})
 
 

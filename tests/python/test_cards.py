@@ -5,7 +5,7 @@ import re
 import pytest
 from conftest import ROOT
 
-from cenote.fit import cards, several
+from cenote.fit import cards, several, verdict
 from cenote.fit.cards import Card
 from cenote.fit.verdict import Outcome
 
@@ -92,7 +92,40 @@ def test_the_largest_card_is_too_small():
     verdicts, bases, answer = ask(stage, 80, 24)
     assert verdicts == ["fits not"] * 2 and stage.runs == [80, 1024] and answer.verdict == "fits not"
     table = several.text(["train.py"], answer, "cenote")
-    assert "20.00 GiB missing" in table and "76.00 GiB missing" in table and "needs 100.00 GiB" in table
+    assert "20.00 GiB missing" in table and "76.00 GiB missing" in table
+    assert "needs at least 100.00 GiB, live tensors and context (missing: of that)" in table
+    assert "left" not in table and "a100-40gb" not in table and "smallest known cards that would be enough: h200 (137.17 GiB)" in table
+    assert "seen: " not in table  # nothing that trains
+    assert several.hint(answer, ["--gpu", "80GiB,24GiB", "x.py"]) == ["what would help, in numbers: cenote dry-run --advise --gpu 80GiB x.py"]
+    assert several.hint(answer, ["--gpu=80GiB,24GiB", "train.py"])[0].endswith("--advise --gpu=80GiB train.py")
+
+
+def test_a_table_counts_from_figures_that_it_names():
+    answer = ask(Stage(20 * GIB, held=lambda live, capacity: live + GIB), 16, 24)[2]
+    table = several.text(["train.py"], answer, "cenote")
+    assert "4.00 GiB missing" in table and "3.00 GiB left" in table, table
+    assert "needs at least 20.00 GiB, live tensors and context (missing: of that); peak 21.00 GiB with what the allocator keeps (left: " in table
+    assert "this answer is for cenote; --allocator native" in table and "this answer is" not in several.text(["train.py"], answer, "native")
+
+
+def test_a_table_calls_cards_by_their_names():
+    stage = Stage(15 * GIB)
+    answer = several.ask(stage, cards.read_list("t4,rtx3060,rtx4090,a100-40gb,v100-16gb"), ["train.py"])
+    bases = {row.card.name: row.basis for row in answer.rows}
+    assert bases["rtx3060"] == "a run on t4 that ran out" and bases["rtx4090"] == "runs on v100-16gb and a100-40gb, which did the same"
+
+
+def test_cards_that_are_enough_have_it_for_sure():
+    assert [card.name for card in cards.enough(15 * GIB)] == ["rtx-a4000", "v100-16gb", "l4"]
+    assert "l4" not in [card.name for card in cards.enough(22 * GIB)]  # nvidia-smi shows 22.49 GiB
+    assert cards.enough(200 * GIB) == []
+
+
+def test_the_list_of_cards(run):
+    done = run("dry-run", "--gpu", "list")
+    assert done.returncode == 0 and all(re.search(rf"^  {name} +[0-9.]+ GiB", done.stdout, re.M) for name in cards.table()), done.stdout
+    done = run("dry-run", "--gpu", "tpu-v5", "train.py")
+    assert done.returncode == 2 and "nor a card that is known" in done.stderr and "give its memory: --gpu 16GiB" in done.stderr
 
 
 def test_a_program_that_catches_the_error_runs_on_each_card():
@@ -110,3 +143,17 @@ def test_a_table_of_a_real_program(nursed_run, tmp_path):
     assert rows["rtx4090"].endswith("a run on a card of that size") and "left" in rows["rtx4090"]
     assert rows["a100-40gb"].endswith("which did the same") and "fits" in rows["a100-80gb"]
     assert "t4 has 7.5" in done.stdout
+
+
+def test_an_allocator_that_fits_is_named_with_what_to_type():
+    short, fits = Stage(20 * GIB).play(16 * GIB, "native", []), Stage(2 * GIB).play(16 * GIB, "expandable", [])
+    line = verdict.allocator_lines(short, None, [fits])[0]
+    assert line == "  under which allocator it fits: expandable (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True)"
+
+
+def test_memory_ran_out_before_values_were_read():
+    short = Stage(20 * GIB).play(16 * GIB, "native", [])
+    short.reports[0]["values"] = {"unknown": [], "known_reads": 0}
+    assert verdict.value_lines(short, None) == ["it read back no values until memory ran out"]
+    short.reports[0]["values"]["known_reads"] = 1
+    assert verdict.value_lines(short, None) == ["it read back 1 value until memory ran out, known without a GPU"]

@@ -59,8 +59,8 @@ pytestmark = [pytest.mark.torch, pytest.mark.simulation]
 def test_it_fits(dry):
     done, found = dry(TRAIN, "--gpu", "2GiB", fresh=True)
     assert done.returncode == 0, done.stderr
-    assert "\nfits: " in done.stdout and "5 steps of the optimizer, then ended" in done.stdout and "the end" not in done.stdout.splitlines()
-    assert "tight" not in done.stdout
+    assert "\nfits: peak " in done.stdout and "\n  this answer is for cenote; --allocator native" in done.stdout and "tight" not in done.stdout
+    assert "5 steps of the optimizer, then ended" in done.stdout and "the end" not in done.stdout.splitlines()
     device = found["processes"][0]["devices"]["0"]
     assert found["verdict"] == "fits" and found["steps"] == 5 and device["peak_step"] == 2
     assert sum(device["kinds"].values()) == device["live_peak"] == sum(device["phases"].values())
@@ -77,9 +77,11 @@ def test_it_does_not_fit(dry, tmp_path):
     assert done.returncode == 1
     number = line_of(TRAIN, "model(x)")
     assert f"does not fit: memory ran out in step 1, forward, at train.py:{number}\n    loss = model(x).sum()" in done.stdout
-    assert "missing" in done.stdout and "no allocator would make it fit" in done.stdout
+    assert "missing" in done.stdout and "no allocator would make it fit: the tensors that are live at one time are too large" in done.stdout
     size = "[0-9.]+ MiB"
-    assert re.search(rf"  wanted {size} more beside {size} live \({size} held\) and {size} context and others on cuda:0\n", done.stdout)
+    assert re.search(rf"  asked for {size}; in use: {size} of tensors \+ {size} of CUDA context and libraries, of 1.00 GiB\n", done.stdout)
+    assert "  smallest known cards that would be enough: rtx4060 (7.75 GiB), " in done.stdout and "answer is for cenote" not in done.stdout
+    assert "Advice:" not in done.stderr and "CUDA out of memory" in done.stderr
     assert f"in numbers: cenote dry-run --advise --json {tmp_path}/out.json --sim 1GiB train.py --batch-size 128\n" in done.stdout.replace("'", "")
     assert found["failure"]["phase"] == "forward" and found["largest"]["verdict"] == "fits"
     assert found["missing"] == found["largest"]["least_needed"] - (1 << 30) > 0
@@ -196,7 +198,7 @@ def test_fragmentation_is_the_allocators(dry):
     done, found = dry(code, "--gpu", "3500MiB", "--allocators")
     assert done.returncode == 0, done.stdout
     assert [one["allocator"] for one in found["others"]] == ["native", "expandable"]
-    assert found["others"][0]["verdict"] == "fits not" and "under which allocator it fits: cenote" in done.stdout
+    assert found["others"][0]["verdict"] == "fits not" and "under which allocator it fits: cenote (CENOTE=on)" in done.stdout
     done, found = dry(code, "--gpu", "3500MiB", "--allocator", "native")
     assert done.returncode == 1 and found["missing"] == 0 and "which is less than" in done.stdout
 

@@ -1,6 +1,6 @@
 """What a verdict says where the error is not the program's own: that of another process, or of the first run alone."""
 import pytest
-from test_dry_run import dry  # noqa: F401  (a fixture)
+from test_dry_run import dry, line_of  # noqa: F401
 
 pytestmark = [pytest.mark.torch, pytest.mark.simulation]
 
@@ -33,4 +33,23 @@ def test_what_was_read_where_memory_sufficed(dry):  # noqa: F811
     """A run that ran out of memory had read nothing yet: the one that says what the program needs had."""
     done, _ = dry(ELSEWHERE, "--gpu", "2GiB", "--unknown", "zero", arguments=["reads"])
     assert done.returncode == 1, done.stdout
-    assert "it read back 1 value that cannot be known without a GPU, and got zero ones:\n  train.py:6: a" in done.stdout, done.stdout
+    assert "it read back 1 value that cannot be known without a GPU, and got a zero one:\n  train.py:6: a" in done.stdout, done.stdout
+
+
+def test_a_flag_of_a_scaler(dry):  # noqa: F811
+    """GradScaler.step reads whether a gradient is infinite, as a sum, which is no loss of the program's."""
+    code = """
+        import torch
+        model = torch.nn.Conv2d(3, 8, 3).cuda()
+        optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), torch.amp.GradScaler()
+        for step in range(5):
+            loss = model(torch.rand(2, 3, 16, 16, device="cuda")).mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            loss.item()
+    """
+    done, found = dry(code, "--gpu", "2GiB", "--steps", "2")
+    assert done.returncode == 0 and found["steps"] == 2, done.stdout
+    assert f"\n  train.py:{line_of(code, 'scaler.step')}: a flag of GradScaler, 2 times\n" in done.stdout, done.stdout
+    assert f"\n  train.py:{line_of(code, 'loss.item')}: a loss\n" in done.stdout, done.stdout

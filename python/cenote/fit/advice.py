@@ -90,6 +90,7 @@ class Row(NamedTuple):
 
 class Advice(NamedTuple):
     capacity: int
+    card: str
     verdict: str  # of the program as it is
     as_it_is: Optional[Outcome]  # the run that told what the program needs; None: there is none, and no advice
     rows: list[Row]
@@ -228,7 +229,7 @@ def ask(stage: "Stage", answer: Answer, program: Sequence[str], wanted: dict[str
     """After the answer about the program as it is, for which the remedies have looked. `wanted`: of read(), empty: all."""
     trials = Trials(stage, program, answer)
     if trials.as_it_is is None:
-        return Advice(answer.outcome.capacity, answer.verdict, None, [], {})
+        return Advice(answer.outcome.capacity, stage.options.cards[0].title, answer.verdict, None, [], {})
     found = seen(trials.as_it_is)
     chosen = [remedy for remedy in table.ALL if remedy.name in found and (not wanted or remedy.name in wanted)]
     chosen = [remedy for remedy in chosen if not any(other.name == remedy.unless and not found[other.name]["why_not"] for other in chosen)]
@@ -245,11 +246,22 @@ def ask(stage: "Stage", answer: Answer, program: Sequence[str], wanted: dict[str
     rows += trials.combined(rows)
     for row in [row for row in rows if row.changes[0].remedy.name in BATCHES][:1]:
         rows += trials.largest_batch(row, int(found[row.changes[0].remedy.name]["most"]))
-    return Advice(answer.outcome.capacity, answer.verdict, trials.as_it_is, rows, left_out)
+    return Advice(answer.outcome.capacity, stage.options.cards[0].title, answer.verdict, trials.as_it_is, rows, left_out)
 
 
 def hint(answer: Answer, arguments: Sequence[str]) -> list[str]:
     """After a verdict without advice: the command for it."""
     if answer.verdict != "fits not" or answer.largest is None or not answer.largest.fits:
         return []
+    return hint_line(arguments)
+
+
+def hint_line(arguments: Sequence[str]) -> list[str]:
     return [f"what would help, in numbers: cenote dry-run --advise {shlex.join(arguments)}"]
+
+
+def for_card(arguments: Sequence[str], card: str) -> list[str]:
+    """The same command for one of its cards."""
+    at = next(i for i, word in enumerate(arguments) if word.partition("=")[0] in ("--gpu", "--sim"))
+    name, equals, _ = arguments[at].partition("=")
+    return [*arguments[:at], *([f"{name}={card}"] if equals else [name, card]), *arguments[at + (1 if equals else 2):]]

@@ -15,6 +15,8 @@ MIB = 1 << 20
 TABLE = os.path.join(os.path.dirname(__file__), "cards.def")
 SIMULATED_SM = "9.0"  # the compute capability that the simulated GPU reports: an H100's
 CARDS_MAX = 16
+ENOUGH_MAX = 3
+LESS_THAN_SMI = 23  # thousandths that a program gets less than nvidia-smi shows, at most: see cards.def
 LOOKS_LIKE_GIB = 1024  # a bare number below this was meant in GiB
 
 
@@ -27,6 +29,15 @@ class Card(NamedTuple):
     @property
     def title(self) -> str:
         return self.name or quantity.write_size(self.capacity)
+
+    @property
+    def full_title(self) -> str:
+        return f"{self.name} ({quantity.readable(self.capacity)})" if self.name else self.title
+
+    @property
+    def sure(self) -> int:
+        """Bytes that a program gets at least."""
+        return self.capacity - (self.capacity * LESS_THAN_SMI // 1000 if self.is_by_smi else 0)
 
 
 @functools.cache
@@ -56,7 +67,8 @@ def read(text: str) -> Card:
     except ValueError:
         card = named(text)
         if card is None:
-            command_line.refuse(f"{text[:40]!r} is neither a size such as 80GiB nor a card that is known: {nearest(text)}")
+            command_line.refuse(f"{text[:40]!r} is neither a size such as 80GiB nor a card that is known: {nearest(text)}; "
+                                "for another card give its memory: --gpu 16GiB (2 % less than nvidia-smi shows)")
         return card
     if text.isdecimal() and 0 < size < LOOKS_LIKE_GIB:
         command_line.refuse(f"{text[:40]!r} is {size} bytes: was {size}GiB meant?")
@@ -69,6 +81,19 @@ def nearest(text: str) -> str:
     close = [name for plain_name, name in known.items() if wanted and (plain_name.startswith(wanted) or wanted in plain_name)]
     close += [known[name] for name in difflib.get_close_matches(wanted, known, 4, 0.5) if known[name] not in close]
     return ", ".join(close[:4]) or "there are " + ", ".join(table())
+
+
+def enough(bytes: int) -> list[Card]:
+    """The smallest cards that have so much, of each size one."""
+    by_size = {card.sure: card for card in reversed(table().values()) if card.sure >= bytes}
+    return [by_size[size] for size in sorted(by_size)[:ENOUGH_MAX]]
+
+
+def known() -> str:
+    """`--gpu list`."""
+    rows = [f"  {card.name:<14}{quantity.readable(card.capacity):>10}{', as nvidia-smi shows it' if card.is_by_smi else ''}"
+            for card in sorted(table().values(), key=lambda card: card.capacity)]
+    return "\n".join(["cards that --gpu knows, and the memory that a program finds there; for another card give a size: --gpu 16GiB", *rows])
 
 
 def read_list(text: str) -> list[Card]:

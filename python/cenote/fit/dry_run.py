@@ -21,6 +21,7 @@ from cenote.base.mistake import Mistake
 from cenote.fit import advice, cards, copies, job, limit, rows, several, stall, verdict
 from cenote.fit import search as searching
 from cenote.fit.verdict import Answer, Outcome
+from cenote.inside import kept
 from cenote.launch import command_line, environment, processes, ranks, run
 from cenote.launch.environment import Wish
 from cenote.launch.keeper import Keeper
@@ -45,17 +46,20 @@ USAGE = """cenote dry-run --gpu SIZE [OPTION...] SCRIPT.py [ARGUMENT...]
        cenote dry-run --gpu SIZE [OPTION...] -- PROGRAM [ARGUMENT...]"""
 ABOUT = "Will it fit? Runs a script, unchanged, on a simulated GPU for a few steps, and says what memory it would hold, or where it runs out."
 MORE = """examples:
-  cenote dry-run --gpu 80GiB train.py --batch-size 64
+  cenote dry-run --gpu 80GiB --allocator native train.py --batch-size 64
   cenote dry-run --gpu 24GiB --steps 20 --allocators -m my.training --config small.yaml
-  cenote dry-run --gpu 80GiB --search batch-size=8..512 train.py
-  cenote dry-run --gpu a100-80gb,l40,rtx4090 train.py
-  cenote dry-run --gpu 80GiB --devices 4 -- torchrun --nproc-per-node 4 train.py
+  cenote dry-run --gpu 80GiB --allocator native --search batch-size=8..512 train.py
+  cenote dry-run --gpu a100-80gb,l40,rtx4090 --allocator native train.py
+  cenote dry-run --gpu 80GiB --allocator native --devices 4 -- torchrun --nproc-per-node 4 train.py
   cenote dry-run --gpu 80GiB --world 1024 --rank 0,511,1023 train.py
+
+--allocator native is PyTorch without cenote. Without that option the answer is for cenote (CENOTE=on).
 
 --search: if NAME is in capitals it is an environment variable. Otherwise it is an argument of the script: if the command line has --NAME N, --NAME=N
 or NAME=N (- and _ are alike), the number is replaced; else --NAME N is added. The search assumes that a larger value needs more memory.
 
-The script really runs, and can write files. After its last step it is ended at once, as by a power cut.
+The script really runs, and can write files; torch.save and safetensors overwrite none that was there before. After its last step the script is ended
+at once, as by a power cut.
 Exit status: 0 it fits, 1 it does not, 2 a mistake in the options, 3 no verdict: the script failed by itself, or used no GPU, 4 it fits after it
 caught an out of memory, 5 it depends on values that cannot be known, 6 it fits for now, and memory grows at each step,
 7 it fits, and its peak is above --limit, 8 above that of --baseline."""
@@ -73,6 +77,13 @@ def devices(text: str) -> int:
     if not number:
         raise argparse.ArgumentTypeError("0 devices: a dry run needs 1 or more")
     return number
+
+
+def gpus(text: str) -> list[cards.Card]:
+    if text == "list":
+        print(cards.known())
+        sys.exit(0)
+    return cards.read_list(text)
 
 
 def seconds(text: str) -> int:
@@ -96,16 +107,16 @@ def advised(text: str) -> dict[str, int]:
 def make_parser() -> command_line.Parser:
     parser = command_line.Parser("cenote dry-run", usage=USAGE, description=ABOUT, epilog=MORE, allow_abbrev=False,
                                  formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gpu", "--sim", dest="cards", metavar="SIZE", type=cards.read_list, required=True,
+    parser.add_argument("--gpu", "--sim", dest="cards", metavar="SIZE", type=gpus, required=True,
                         help="memory of each simulated GPU: 80GiB, 24576MiB, 80GB (10^9), 80g (GiB); or a card's name, or several of both for a "
-                        "table: a100-80gb,rtx4090,16GiB (a wrong name lists those that are known)")
+                        "table: a100-80gb,rtx4090,16GiB; list: prints the names that are known")
     parser.add_argument("--devices", metavar="N", type=devices, help=f"how many, 1 to {command_line.MOST_DEVICES} (default 1)")
     job.add_options(parser)
     parser.add_argument("--prices", metavar="LIST", help=command_line.PRICES_HELP)
     parser.add_argument("--steps", metavar="N", type=steps, default=STEPS,
                         help=f"end each process after N steps of its optimizer (default {STEPS}); 0: run to the end")
     parser.add_argument("--allocator", metavar="NAME", type=command_line.allocator, default="cenote",
-                        help="PyTorch's allocator: " + ", ".join(environment.ALLOCATORS) + " (default cenote; only it reports kinds and phases)")
+                        help="PyTorch's allocator: " + ", ".join(environment.ALLOCATORS) + " (default cenote; native is PyTorch without cenote)")
     parser.add_argument("--allocators", action="store_true", help="run under " + " and ".join(OTHERS) + " too, and compare")
     parser.add_argument("--timeout", metavar="SECONDS", type=seconds, help="end the script if it still runs after so long; no verdict then")
     parser.add_argument("--unknown", metavar="NAME", choices=UNKNOWN_VALUES, default="typical",
@@ -138,6 +149,8 @@ class Stage:
         self.preload = run.preload_library()
         self.prices = environment.prices(options.prices, self.preload)
         self.runs = self.copied = 0
+        self.folder = tempfile.TemporaryDirectory(prefix="cenote-dry-files-", ignore_cleanup_errors=True)
+        self.files = kept.List(os.path.join(self.folder.name, "list"))
         is_search_of_argument = options.search is not None and not options.search.is_variable
         has_several = is_search_of_argument or len(options.cards) > 1 or options.advise is not None
         has_copies = has_several and program[0] != "--" and job.read(options, program) is None
@@ -158,6 +171,7 @@ class Stage:
         asked = job.read(self.options, program) if world is None else job.of(world, program)
         variables = self.variables(capacity, allocator, more or {}, asked[0].node if asked else self.options.devices)
         variables[environment.DRY_UNKNOWN], variables[environment.DRY_STEPS] = unknown or self.options.unknown, str(self.options.steps)
+        variables[environment.DRY_FILES] = self.files.path
         run.prepare_plugin(not self.runs and program[0] != "--", variables)
         is_first, self.runs, is_doubtful = not self.runs, self.runs + 1, False
         if self.copies is not None and not is_first and asked is None and self.copies.can_begin(program, variables):
@@ -176,6 +190,10 @@ class Stage:
         if self.copies is not None and is_doubtful and found.verdict != "unknown":
             self.copies.close("a run from there ended without a verdict")
         return found
+
+    def kept(self) -> dict[str, Any]:
+        """In the JSON: files that no run has overwritten."""
+        return {"kept": [one._asdict() for one in self.files.kept()]}
 
     def why_from_the_start(self) -> str:
         """Why runs after the first did not begin at a copy; empty if they did, or if there were none."""
@@ -315,20 +333,22 @@ def dry_run(options: argparse.Namespace, program: list[str]) -> int:
     demands.warn(os.path.dirname(stage.preload))
     if options.search is not None:
         result = searching.find(stage, options.search, program)
-        print("\n".join([searching.text(result), *cards.caveats(options.cards)]), flush=True)
-        write_json(options.json, searching.content(result))
+        print("\n".join([searching.text(result), *cards.caveats(options.cards), *kept.lines(stage.files.kept())]), flush=True)
+        write_json(options.json, {**searching.content(result), **stage.kept()})
         return UNKNOWN if result.failed is not None else FITS_NOT if result.best is None else STATUSES[result.tried[result.best].verdict]
     if len(options.cards) > 1:
         found = several.ask(stage, options.cards, program)
-        print(several.text(program, found, options.allocator), flush=True)
-        write_json(options.json, several.content(program, found))
+        print("\n".join([several.text(program, found, options.allocator), *kept.lines(stage.files.kept()),
+                         *several.hint(found, options.line)]), flush=True)
+        write_json(options.json, {**several.content(program, found), **stage.kept()})
         return STATUSES[found.verdict]
     answer = ask(stage, program)
     given = advice.ask(stage, answer, program, options.advise) if options.advise is not None else None
     judged = limit.judge(answer, options.limit, baseline)
-    print("\n".join([verdict.text(program, answer, options.devices or 1), *cards.caveats(options.cards), *judged.lines,
+    print("\n".join([verdict.text(program, answer, options.devices or 1, options.cards[0].full_title), *cards.caveats(options.cards),
+                     *kept.lines(stage.files.kept()), *judged.lines,
                      *(rows.lines(given) if given is not None else advice.hint(answer, options.line))]), flush=True)
-    write_json(options.json, {**verdict.content(program, answer), **judged.content,
+    write_json(options.json, {**verdict.content(program, answer), **judged.content, **stage.kept(),
                               **({"advice": rows.content(given)} if given is not None else {})})
     if answer.verdict in ("fits", "grows") and (judged.is_above_limit or judged.is_above_baseline):
         return ABOVE_LIMIT if judged.is_above_limit else ABOVE_BASELINE

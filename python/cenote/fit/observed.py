@@ -55,5 +55,5 @@ def lines(reports: Sequence[dict[str, Any]], was_ended: bool) -> list[str]:
     missing = [name for name, text in found.items() if not text]
     result = [f"  seen: {', '.join(there)}"]
     if missing:
-        result.append(f"  not seen: {', '.join(missing)}" + (" (--steps 0 runs the whole script)" if was_ended else ""))
+        result.append(f"  not seen: {', '.join(missing)}" + (" (--steps 0 runs the whole script, and what it saves is written)" if was_ended else ""))
     return result

@@ -4,7 +4,7 @@ from typing import Any
 from cenote.base import quantity
 from cenote.base.quantity import readable as size
 from cenote.fit import verdict
-from cenote.fit.advice import Advice, Row
+from cenote.fit.advice import STRENGTH, Advice, Row
 from cenote.fit.verdict import Outcome
 from cenote.launch import command_line
 
@@ -47,12 +47,12 @@ def failed_text(outcome: Outcome) -> str:
 def lines(advice: Advice) -> list[str]:
     if advice.as_it_is is None:
         return ["what would help is not known: no run told what the program needs"]
-    card = quantity.write_size(advice.capacity)
+    card = advice.card
     is_on_card = advice.as_it_is.capacity == advice.capacity
     where = "" if is_on_card else f" on a GPU of {quantity.write_size(command_line.MOST_CAPACITY)}, and again on {card} if it may fit"
     first = ["as it is", size(advice.as_it_is.least_needed()), "", verdict.WORDS[advice.verdict], "", ""]
     table = [["", "needs", "saved", f"on {card}", "numbers", "what to write"], first]
-    table += [cells(row, advice) for row in advice.rows if helps(row, advice)]
+    table += [cells(row, advice) for row in sorted(advice.rows, key=lambda row: not row.fits) if helps(row, advice)]
     useless = [little(row, advice) for row in advice.rows if not helps(row, advice)]
     widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
     found = [f"what would help, by running the program with it{where}:"]
@@ -61,7 +61,21 @@ def lines(advice: Advice) -> list[str]:
         found.append("  none of the remedies that cenote knows has something to change here")
     if useless:
         found.append(f"  of little or no help: {'; '.join(useless)}")
-    return found + [f"  not tried: {title}: {why}" for title, why in advice.left_out.items()]
+    return found + [f"  not tried: {title}: {why}" for title, why in advice.left_out.items()] + conclusion(advice)
+
+
+def conclusion(advice: Advice) -> list[str]:
+    """If the program does not fit as it is: the change that makes it fit and does least to its results, and to the program."""
+    if advice.verdict != "fits not" or not advice.rows:
+        return []
+    fitting = [row for row in advice.rows if row.fits]
+    if fitting:
+        best = min(fitting, key=lambda row: (STRENGTH.index(row.numerics), len(row.changes), bool(row.changes[0].world), -row.changes[0].new))
+        write = best.line if len(best.changes) == 1 else f"the lines of {len(best.changes)} rows above"
+        return [f"smallest change that fits: {best.title} (needs {size(best.needs or 0)} of {size(advice.capacity)}): {write}"]
+    least = min((row for row in advice.rows if row.needs is not None), key=lambda row: row.needs or 0, default=None)
+    return [f"no change that was tried fits; with least: {least.title}, {size(least.needs or 0)}" if least is not None else
+            "no change that was tried fits"]
 
 
 def content(advice: Advice) -> dict[str, Any]:

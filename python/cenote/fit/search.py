@@ -37,6 +37,7 @@ class Found(NamedTuple):
 
     search: Search
     capacity: int
+    card: str
     allocator: str
     tried: dict[int, Outcome]
     best: Optional[int]  # None: not even the smallest fits
@@ -102,7 +103,8 @@ def find(stage: "Stage", search: Search, program: Sequence[str]) -> Found:
 
     def found(failed: Optional[int] = None) -> Found:
         best = max((value for value, outcome in tried.items() if outcome.fits), default=None)
-        return Found(search, options.sim, options.allocator, tried, best, failed, time.monotonic() - began, stage.copied, stage.why_from_the_start())
+        return Found(search, options.sim, options.cards[0].full_title, options.allocator, tried, best, failed, time.monotonic() - began,
+                     stage.copied, stage.why_from_the_start())
 
     hunt = Hunt(search.values, options.sim)
     while not hunt.is_over:
@@ -168,7 +170,7 @@ def proof_lines(found: Found) -> list[str]:
 
 def text(found: Found) -> str:
     name, values = found.search.name, found.search.values
-    lines = ["", f"--- cenote dry-run --search {range_text(found.search)}: GPU of {quantity.write_size(found.capacity)}, {found.allocator} ---"]
+    lines = ["", f"--- cenote dry-run --search {range_text(found.search)}: GPU of {found.card}, {found.allocator} ---"]
     if found.failed is not None:
         outcome = found.tried[found.failed]
         lines += [f"no verdict at {name}={found.failed}: {verdict.why_unknown(outcome)}", *verdict.last_words(outcome)]
@@ -179,6 +181,7 @@ def text(found: Found) -> str:
     copied = f", {found.copied} of them from where the first had read its arguments" if found.copied else ""
     lines.append(f"  {verdict.plural(len(found.tried), 'run')}, {found.seconds:.0f} s{copied}")
     best = found.tried.get(found.best) if found.best is not None else None
+    lines += [f"  {verdict.ONLY_CENOTE}"] if best is not None and found.allocator == "cenote" else []
     return "\n".join([*lines, *(verdict.value_lines(best, None) if best is not None else [verdict.NOT_KNOWN])])
 
 

@@ -12,9 +12,9 @@ on the largest simulated GPU tells what it needs.
 """
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Sequence
 
-from cenote.base import quantity, source
+from cenote.base import source
 from cenote.base.quantity import readable as size_text
-from cenote.fit import cards, verdict
+from cenote.fit import advice, cards, observed, verdict
 from cenote.fit.cards import Card
 from cenote.fit.verdict import Outcome
 from cenote.launch import command_line, environment
@@ -56,6 +56,8 @@ def ask(stage: "Stage", wanted: list[Card], program: Sequence[str]) -> Answer:
     runs: dict[int, Outcome] = {}
     basis: dict[int, tuple[str, str]] = {}
 
+    titles = {card.capacity: card.title for card in reversed(wanted)}
+
     def run(size: int) -> Outcome:
         found = runs[size] = stage.play(size, allocator, program)
         basis[size] = found.verdict, "a run on a card of that size"
@@ -64,9 +66,9 @@ def ask(stage: "Stage", wanted: list[Card], program: Sequence[str]) -> Answer:
     top = run(sizes[0])
     needed: Optional[Outcome] = top
     if top.fits:
-        between(run, top, sizes[1:], basis)
+        between(run, top, sizes[1:], basis, titles)
     elif top.verdict == FITS_NOT:
-        basis.update({size: ran_out(top) for size in sizes[1:]})
+        basis.update({size: ran_out(titles[sizes[0]]) for size in sizes[1:]})
         is_largest = sizes[0] >= command_line.MOST_CAPACITY
         needed = None if is_largest else stage.play(command_line.MOST_CAPACITY, allocator, program, {environment.DRY_UNLIMITED: "on"})
     elif top.verdict == UNKNOWN:
@@ -78,17 +80,17 @@ def ask(stage: "Stage", wanted: list[Card], program: Sequence[str]) -> Answer:
     return Answer(rows, runs, needed if needed is not None and needed.fits else None)
 
 
-def ran_out(larger: Outcome) -> tuple[str, str]:
-    return FITS_NOT, f"a run on {quantity.write_size(larger.capacity)} that ran out"
+def ran_out(larger: str) -> tuple[str, str]:
+    return FITS_NOT, f"a run on {larger} that ran out"
 
 
-def between(run: Callable[[int], Outcome], top: Outcome, sizes: list[int], basis: dict[int, tuple[str, str]]) -> None:
+def between(run: Callable[[int], Outcome], top: Outcome, sizes: list[int], basis: dict[int, tuple[str, str]], titles: dict[int, str]) -> None:
     """The cards below the largest, on which the program fits."""
     live = [size for size in sizes if size >= top.least_needed()]
     while live:
         smallest = run(live.pop())
         if smallest.fits and same(smallest, top):
-            said = f"runs on {quantity.write_size(smallest.capacity)} and {quantity.write_size(top.capacity)}, which did the same"
+            said = f"runs on {titles[smallest.capacity]} and {titles[top.capacity]}, which did the same"
             basis.update({size: (smallest.verdict, said) for size in live})
             live = []
     short: Optional[Outcome] = None
@@ -99,7 +101,7 @@ def between(run: Callable[[int], Outcome], top: Outcome, sizes: list[int], basis
             found = run(size)
             short = found if found.verdict == FITS_NOT else None
         else:
-            basis[size] = ran_out(short)
+            basis[size] = ran_out(titles[short.capacity])
 
 
 def row_text(row: Row, answer: Answer) -> list[str]:
@@ -123,7 +125,7 @@ def text(program: Sequence[str], answer: Answer, allocator: str) -> str:
     lines = ["", f"--- cenote dry-run {source.shown(name)}: {len(answer.rows)} cards, {allocator} ---",
              *("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in table)]
     if answer.needed is not None:
-        lines += [f"needs {size_text(answer.needed.needed())} ({verdict.how_far(answer.needed)})", *verdict.peak_lines(answer.needed)]
+        lines += [*needed_lines(answer), *verdict.peak_lines(answer.needed)]
     for row in answer.rows:
         own = answer.runs.get(row.card.capacity)
         if own is not None and own.failure is not None:
@@ -131,7 +133,29 @@ def text(program: Sequence[str], answer: Answer, allocator: str) -> str:
         elif own is not None and own.verdict == UNKNOWN:
             lines += [f"  {row.card.title}: {verdict.why_unknown(own)}", *verdict.last_words(own)]
     some = answer.needed or next(iter(answer.runs.values()))
+    lines += verdict.enough_lines(some, max(lacking)) if (lacking := [row.card.capacity for row in answer.rows if row.verdict == FITS_NOT]) else []
+    if allocator == "cenote" and answer.verdict != UNKNOWN and len(lacking) < len(answer.rows):
+        lines.append(f"  {verdict.ONLY_CENOTE}")
+    lines += observed.lines(some.used, some.was_ended)
     return "\n".join([*lines, *cards.caveats([row.card for row in answer.rows]), *verdict.value_lines(some, None)])
+
+
+def needed_lines(answer: Answer) -> list[str]:
+    """What the table counts from: a card that is too small lacks something of what is live, one that is large enough has the peak beside what is
+    left."""
+    assert answer.needed is not None
+    verdicts = {row.verdict for row in answer.rows}
+    least = f"at least {size_text(answer.needed.least_needed())}, live tensors and context (missing: of that)" if FITS_NOT in verdicts else ""
+    peak = f"peak {size_text(answer.needed.needed())} with what the allocator keeps (left: beside that)" if verdicts != {FITS_NOT} else ""
+    return [f"needs {'; '.join(part for part in (least, peak, verdict.how_far(answer.needed)) if part)}"]
+
+
+def hint(answer: Answer, arguments: Sequence[str]) -> list[str]:
+    """The command for advice about the largest card on which the program does not fit."""
+    lacking = [row.card for row in answer.rows if row.verdict == FITS_NOT]
+    if not lacking or answer.needed is None:
+        return []
+    return advice.hint_line(advice.for_card(arguments, max(lacking, key=lambda card: card.capacity).title))
 
 
 def content(program: Sequence[str], answer: Answer) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Optional, Sequence
 
 from cenote.base import quantity, source
 from cenote.base.quantity import MIB, readable as size
-from cenote.fit import for_now, named, observed
+from cenote.fit import cards, for_now, named, observed
 
 NAMED_LEAST = 8 * MIB  # smaller parts are not listed
 TIGHT = 20  # a verdict is tight if less than 1/20 of the card is left: bench/accuracy has programs that needed so much more on a card
@@ -22,8 +22,10 @@ WORDS = {"fits": "fits", "grows": "fits for now", "caught": "fits after it caugh
 EVIDENCE = ("fits", "grows", "caught", "fits not")
 SHOWN = {"evaluation": "forward without gradients"}  # phases: a teacher has it in each step, where no evaluation was seen
 LIMITS = "set_per_process_memory_fraction"
-READ = {"number": "a number", "flag": "a flag", "copy": "a copy", "count": "a count", "loss": "a loss"}
+READ = {"number": "a number", "flag": "a flag", "copy": "a copy", "count": "a count", "loss": "a loss", "scaler": "a flag of GradScaler"}
 DECIDING = ("number", "copy", "count")  # may decide sizes
+ONLY_CENOTE = "this answer is for cenote; --allocator native answers for PyTorch without it"
+TO_TYPE = {"native": "PyTorch's own, with nothing set", "expandable": "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", "cenote": "CENOTE=on"}
 
 NOT_KNOWN = """not known without a GPU: what kernels would compute (values that are read back are zeros or stale, so sizes and loops that depend on
 them may differ); workspaces of cuBLAS, cuDNN and NCCL, and the context, are models; nothing else is on the card. docs/dry-run.md has more."""
@@ -237,7 +239,7 @@ def brief(outcome: Outcome) -> str:
         return f"memory ran out in {where(failure)}"
     assert worst is not None
     until = f"; {for_now.short(outcome.paces[0])}" if outcome.verdict == "grows" else ""
-    return f"{size(outcome.needed())} at most ({size(worst[1]['live_peak'])} live){until}"
+    return f"peak {size(outcome.needed())} ({size(worst[1]['live_peak'])} live){until}"
 
 
 def how_it_ended(status: int) -> str:
@@ -291,14 +293,14 @@ def last_words(outcome: Outcome) -> list[str]:
 
 # --- the verdict as text
 
-def headline(program: Sequence[str], outcome: Outcome, devices: int) -> str:
+def headline(program: Sequence[str], outcome: Outcome, devices: int, card: str) -> str:
     name = " ".join(program[:2]) if program[0] == "-m" else program[1] if program[0] == "--" else program[0]
     if outcome.world is not None:
         ran = sorted({int(report["rank"]) for report in outcome.reports})
         named = f"{plural(len(ran), 'rank')} ({', '.join(map(str, ran[:ROWS_MAX]))})" if len(ran) > 1 else f"rank {ran[0] if ran else '?'}"
         return (f"--- cenote dry-run {source.shown(name)}: {named} of {outcome.world:,}, {devices} a node, "
-                f"simulated GPUs of {quantity.write_size(outcome.capacity)}, {outcome.allocator} ---")
-    gpus = f"{devices} GPUs of {quantity.write_size(outcome.capacity)} each" if devices > 1 else f"GPU of {quantity.write_size(outcome.capacity)}"
+                f"simulated GPUs of {card}, {outcome.allocator} ---")
+    gpus = f"{devices} GPUs of {card} each" if devices > 1 else f"GPU of {card}"
     return f"--- cenote dry-run {source.shown(name)}: simulated {gpus}, {outcome.allocator} ---"
 
 
@@ -333,8 +335,8 @@ def how_far(outcome: Outcome) -> str:
 
 def fits_lines(outcome: Outcome) -> list[str]:
     needed = outcome.needed()
-    first = f"{size(needed)} of {size(outcome.capacity)} at most, {size(outcome.capacity - needed)} left ({how_far(outcome)})"
-    lines = [f"fits for now: {for_now.short(outcome.paces[0])}", f"  so far {first}"] if outcome.verdict == "grows" else [f"fits: {first}"]
+    first = f"{size(needed)} of {size(outcome.capacity)}, {size(outcome.capacity - needed)} left ({how_far(outcome)})"
+    lines = [f"fits for now: {for_now.short(outcome.paces[0])}", f"  peak so far {first}"] if outcome.verdict == "grows" else [f"fits: peak {first}"]
     held = outcome.worst()[1]["reserved_peak"] if outcome.limit else 0  # type: ignore[index]
     if outcome.limit:
         lines.append(f"  the program lets PyTorch hold {size(outcome.limit)} ({LIMITS}): {size(max(outcome.limit - held, 0))} of that left")
@@ -364,10 +366,7 @@ def failure_lines(outcome: Outcome, failure: dict[str, Any]) -> list[str]:
     callers = [one for one in failure["stack"] if one["is_own"] and one is not frame][:4]
     lines += [f"  called at {at(one)} in {one['function']}" for one in callers]
     if failure["bytes"] is not None:
-        asked = f"{size(failure['bytes'])} more" if failure["bytes"] < 1 << 60 else "an absurd size"
-        beside = f"{size(failure['live'])} live ({size(failure['reserved'])} held)"
-        others = outcome.others_on(failure["device"])
-        lines.append(f"  wanted {asked} beside {beside}{f' and {size(others)} context and others' if others else ''} on cuda:{failure['device']}")
+        lines.append(asked_line(outcome, failure))
         for title, name in (("kind", "kinds"), ("phase", "phases")):
             if failure[name]:
                 lines.append(f"    by {title + ':':<6} {parts(failure[name])}")
@@ -380,6 +379,16 @@ def failure_lines(outcome: Outcome, failure: dict[str, Any]) -> list[str]:
     elif outcome.status < 0:
         lines.append(f"  then the program was {how_it_ended(outcome.status)}")
     return lines
+
+
+def asked_line(outcome: Outcome, failure: dict[str, Any]) -> str:
+    """What did not fit, and what the card was full of."""
+    asked = size(failure["bytes"]) if failure["bytes"] < 1 << 60 else "an absurd size"
+    kept, others = failure["reserved"] - failure["live"], outcome.others_on(failure["device"])
+    used = [f"{size(failure['live'])} of tensors", *([f"{size(kept)} kept for later tensors"] if kept >= NAMED_LEAST else []),
+            *([f"{size(others)} of CUDA context and libraries"] if others else [])]
+    on = f" on cuda:{failure['device']}" if failure["device"] or outcome.devices > 1 else ""
+    return f"  asked for {asked}{on}; in use: {' + '.join(used)}, of {size(outcome.capacity)}"
 
 
 def needs_lines(outcome: Outcome, largest: Optional[Outcome]) -> list[str]:
@@ -409,13 +418,25 @@ def needs_lines(outcome: Outcome, largest: Optional[Outcome]) -> list[str]:
     return [*lines, *growth_lines(largest), *peak_lines(largest), *device_lines(largest)]
 
 
+def enough_lines(needed: Outcome, more_than: int) -> list[str]:
+    """The smallest cards on which it would fit, by a run that had room."""
+    if needed.verdict != "fits":
+        return []
+    found = cards.enough(max(needed.needed(), more_than + 1))
+    if not found:
+        return [f"  no card that is known by name has {size(needed.needed())}"]
+    tight = [", tight" if card.sure - needed.needed() < card.sure // TIGHT else "" for card in found]
+    return ["  smallest known cards that would be enough: " + ", ".join(f"{card.name} ({size(card.sure)}{word})" for card, word in zip(found, tight))]
+
+
 def allocator_lines(outcome: Outcome, largest: Optional[Outcome], others: Sequence[Outcome]) -> list[str]:
     if not others:
         if outcome.failure is not None and largest is not None and largest.fits:
-            return [f"  no allocator would {'spare it the error' if outcome.was_caught else 'make it fit'}: that much is live at one time"]
-        return []
+            return [f"  no allocator would {'spare it the error' if outcome.was_caught else 'make it fit'}: "
+                    "the tensors that are live at one time are too large"]
+        return [f"  {ONLY_CENOTE}"] if outcome.allocator == "cenote" else []
     rows = [f"    {one.allocator:<15} {WORDS[one.verdict]}: {brief(one)}" for one in (outcome, *others)]
-    fitting = [one.allocator for one in (outcome, *others) if one.fits]
+    fitting = [f"{one.allocator} ({TO_TYPE[one.allocator]})" if one.allocator in TO_TYPE else one.allocator for one in (outcome, *others) if one.fits]
     return [f"  under which allocator it fits: {', '.join(fitting) or 'none of these'}", *rows]
 
 
@@ -423,12 +444,14 @@ def value_lines(outcome: Outcome, other: Optional[Outcome]) -> list[str]:
     """What the program read back that kernels would have computed."""
     if not outcome.keeps_values:
         return [NOT_KNOWN]
-    reads = outcome.unknown_reads
+    reads, until = outcome.unknown_reads, " until memory ran out" if outcome.verdict == "fits not" else ""
     if not reads:
-        return [f"it read back {plural(outcome.known_reads, 'value')}, all of them known without a GPU" if outcome.known_reads else
-                "it read back no values"]
+        all_of_them = "" if outcome.known_reads == 1 else "all of them "
+        return [f"it read back {plural(outcome.known_reads, 'value')}{until}, {all_of_them}known without a GPU" if outcome.known_reads else
+                f"it read back no values{until}"]
     times = sum(row["times"] for row in reads)
-    lines = [f"it read back {plural(times, 'value')} that cannot be known without a GPU, and got {outcome.unknown} ones:"]
+    got = f"a {outcome.unknown} one" if times == 1 else f"{outcome.unknown} ones"
+    lines = [f"it read back {plural(times, 'value')}{until} that cannot be known without a GPU, and got {got}:"]
     for row in reads[:READS_MAX]:
         place = f"{source.shown(row['file'])}:{row['line']}" if row["file"] else "at other places"
         lines.append(f"  {place}: {READ[row['kind']]}" + (f", {row['times']} times" if row["times"] > 1 else ""))
@@ -452,6 +475,8 @@ def answer_lines(answer: Answer) -> list[str]:
         lines += needs_lines(outcome, answer.largest)
     else:
         lines += fits_lines(outcome)
+    if outcome.verdict == "fits not" and answer.largest is not None and not outcome.missing(answer.largest)[1]:
+        lines += enough_lines(answer.largest, outcome.capacity)
     lines += allocator_lines(outcome, answer.largest, answer.others)
     evidence = answer.largest if answer.largest is not None and answer.largest.fits else outcome
     lines += observed.lines(evidence.used, evidence.was_ended)
@@ -461,9 +486,9 @@ def answer_lines(answer: Answer) -> list[str]:
     return lines + value_lines(evidence, answer.other)
 
 
-def text(program: Sequence[str], answer: Answer, devices: int) -> str:
+def text(program: Sequence[str], answer: Answer, devices: int, card: str) -> str:
     outcome = answer.outcome
-    lines = ["", headline(program, outcome, devices)]
+    lines = ["", headline(program, outcome, devices, card)]
     if outcome.verdict != "unknown":
         return "\n".join([*lines, *answer_lines(answer)])
     lines.append(f"no verdict: {why_unknown(outcome)}")

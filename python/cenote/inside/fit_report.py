@@ -4,8 +4,8 @@ hook.py calls `begin` when torch is imported and CENOTE_DRY_RUN names a folder. 
 one file there, PID.json. It is written anew at each step and whenever memory runs out, so that a file remains if the process is killed. Workers of
 a DataLoader use no GPU and write none.
 
-After the last step that was asked for, the process ends at once by os._exit. No more code of the program runs, so that it does not overwrite a real
-checkpoint. Exceptions in this module are dropped: they must not change what the program does.
+After the last step that was asked for, the process ends at once by os._exit, and no more code of the program runs. kept.py keeps the checkpoints of
+earlier runs. Exceptions in this module are dropped: they must not change what the program does.
 """
 import atexit
 import faulthandler
@@ -22,7 +22,7 @@ from types import FrameType, ModuleType
 from typing import Any, Iterator, Optional
 
 from cenote.base import outputs, source
-from cenote.inside import holdings, late_state, rise, seen, values
+from cenote.inside import holdings, kept, late_state, rise, seen, values
 from cenote.inside.moment import Moment
 from cenote.labels import hooks, step_counter
 from cenote.labels.names import Names
@@ -202,7 +202,7 @@ class Watch:
         figures = self.figures(device)
         return {"device": device, "bytes": size, "step": self.steps + 1, "phase": holdings.phase_name(phase), "stack": shortened(stack),
                 "live": figures["live"], "reserved": figures["reserved"], "limit": self.limit(device),
-                **self.held(device, False), "place": holdings.here(self.names, size), "advice": self.advice(device, size)}
+                **self.held(device, False), "place": holdings.here(self.names, size)}
 
     def held(self, device: int, at_peak: bool) -> dict[str, Any]:
         """What holds the memory, now or at the peak: by kind, by phase and, if blocks have names, by name."""
@@ -255,13 +255,6 @@ class Watch:
         from cenote.inside import reports
         sizes = {UNLABELLED.get((by, row.name), row.name): getattr(row, which) for row in reports.rows(by, device)}
         return {name: size for name, size in sizes.items() if size}
-
-    def advice(self, device: int, size: int) -> list[str]:
-        if not bindings.is_torchs(self.torch):
-            return []
-        from cenote.inside import reports
-        lines = reports.explain(device, size).splitlines()
-        return [line.partition(":")[2].strip() for line in lines if line.startswith(("Advice:", "    or:"))]
 
     def note(self) -> None:
         """Updates the peaks. They stay even if the program resets PyTorch's peaks."""
@@ -347,6 +340,8 @@ def begin(torch: ModuleType) -> None:
     folder, steps = os.environ.get(FOLDER, ""), os.environ.get(STEPS, "0")
     if not torch.version.cuda or not os.path.isdir(folder):
         return
+    if os.environ.get(environment.DRY_FILES):
+        kept.begin(torch, os.environ[environment.DRY_FILES])
     watch = Watch(torch, folder, int(steps))
     watch.names = hooks.label_names(torch, say)
     watch.tell_stacks()  # also while a library is compiled

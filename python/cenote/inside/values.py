@@ -25,13 +25,14 @@ from cenote.native.adapter import NotMade
 
 POLICIES = {"zero": 0, "typical": 1, "largest": 2}  # enum Policy
 KINDS = ("number", "flag", "copy", "count", "loss")  # enum Kind
+SCALER = "scaler"  # a kind that only Python tells apart
 PLACES_MAX = 200  # that are told apart; what is read at others is counted as one
 
 
 class Place(NamedTuple):
     file: str  # of the innermost line in the program's own code, or else of the innermost line
     line: int
-    kind: str  # of KINDS
+    kind: str  # of KINDS, or SCALER
 
 
 class Counts(ctypes.Structure):
@@ -56,9 +57,10 @@ class Values:
         except ValueError:  # a thread of autograd without a frame of Python's
             caller = None
         file, line = self.place_of(caller)
-        place = Place(file, line, KINDS[kind])
+        name = SCALER if is_in_a_step_of_a_scaler(caller) else KINDS[kind]
+        place = Place(file, line, name)
         if place not in self.reads and len(self.reads) >= PLACES_MAX:
-            place = Place("", 0, KINDS[kind])
+            place = Place("", 0, name)
         self.reads[place] = self.reads.get(place, 0) + 1
 
     def place_of(self, innermost: Optional[FrameType]) -> tuple[str, int]:
@@ -83,6 +85,16 @@ class Values:
     def forget_reads(self) -> None:
         """In a forked child."""
         self.reads = {}
+
+
+def is_in_a_step_of_a_scaler(innermost: Optional[FrameType]) -> bool:
+    """Where torch.amp.GradScaler reads whether a gradient is infinite. That is a sum, as many losses are."""
+    frame = innermost
+    while frame is not None and source.is_library(frame.f_code.co_filename):
+        if frame.f_code.co_name == "_maybe_opt_step":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def see_threads(library: ctypes.CDLL) -> None:

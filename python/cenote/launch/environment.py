@@ -42,6 +42,7 @@ FIGURES, REPORT = "CENOTE_FIGURES", "CENOTE_REPORT"  # the files that it writes
 RECORDS = 1 << 20  # that a report shows, at most
 LABELS = "CENOTE_LABELS"  # on: reports have phases and kinds, see labels/hooks.py
 DRY_RUN = "CENOTE_DRY_RUN"  # the folder for a program's reports to `cenote dry-run`, see inside/fit_report.py
+DRY_FILES = "CENOTE_DRY_FILES"  # the list of files that all runs of one `cenote dry-run` have made and kept, see inside/kept.py
 DRY_STEPS = "CENOTE_DRY_STEPS"  # the step after which the program is ended; 0: it runs to its end
 DRY_UNKNOWN = "CENOTE_DRY_UNKNOWN"  # what values that cannot be known are: a key of inside/values.py's POLICIES; empty: kernels compute nothing
 DRY_REMEDIES = "CENOTE_DRY_REMEDIES"  # of `--advise`: what remedies/program.py tries in this run, or look

@@ -134,7 +134,7 @@ class InBackward(Remedy):
     numerics = SAME
     nothing_seen = "no optimizer stepped"
     not_with = ("fused", "freed-gradients")
-    lines = {"": "parameter.register_post_accumulate_grad_hook(step_and_free), one optimizer for each parameter"}
+    lines = {"": "parameter.register_post_accumulate_grad_hook(lambda p: (optimizers[p].step(), optimizers[p].zero_grad())), one optimizer for each"}
 
     def starts(self) -> None:
         self.counts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # gradients of an optimizer's first parameter since its step

@@ -71,7 +71,7 @@ class HalfWeights(Smaller):
     name = "bfloat16"
     title = "weights and all in bfloat16"
     not_with = ("autocast",)
-    lines = {"": "model.to(torch.bfloat16) before the optimizer is built; output = model(x.to(torch.bfloat16))",
+    lines = {"": "model.to(torch.bfloat16) before the optimizer is built; cast inputs that are floating point, not token ids",
              "transformers": "model.to(torch.bfloat16), without bf16=True or fp16=True"}
     options = {"lightning": {"precision": "bf16-true"}}
     without = ""  # what the program uses beside, and the remedy switches off

@@ -19,7 +19,8 @@ class Sharded(Remedy):
     numerics = SAME
     nothing_seen = "no model was called in training"
     worlds = (2, 4, 8)
-    lines = {"": "fully_shard(block) for each block, then fully_shard(model), before the optimizer is built; torchrun"}
+    lines = {"": "from torch.distributed.fsdp import fully_shard; fully_shard(block) for each block, then fully_shard(model), before the optimizer "
+             "is built; torchrun"}
 
     def is_called(self, model: Any, is_training: bool) -> None:
         library = trainers.calling()
