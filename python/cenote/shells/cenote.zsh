@@ -50,14 +50,14 @@ _shtab_cenote_doctor_defaults_added=0
 
 _shtab_cenote_dry_run_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
-  {--gpu,--sim}"[memory of each simulated GPU\: 80GiB, 24576MiB, 80GB (10\^9), 80g (GiB)\; or a card\'s name, or several of both for a table\: a100-80gb,rtx4090,16GiB (a wrong name lists those that are known)]:SIZE:(a10 a100-40gb a100-80gb a800-80gb h100 h200 l4 l40 l40s rtx3060 rtx3090 rtx4060 rtx4090 rtx5070 rtx5090 rtx-a4000 rtx-a5000 rtx6000-ada t4 v100-16gb v100-32gb)"
+  {--gpu,--sim}"[memory of each simulated GPU\: 80GiB, 24576MiB, 80GB (10\^9), 80g (GiB)\; or a card\'s name, or several of both for a table\: a100-80gb,rtx4090,16GiB\; list\: prints the names that are known]:SIZE:(a10 a100-40gb a100-80gb a800-80gb h100 h200 l4 l40 l40s rtx3060 rtx3090 rtx4060 rtx4090 rtx5070 rtx5090 rtx-a4000 rtx-a5000 rtx6000-ada t4 v100-16gb v100-32gb)"
   "--devices[how many, 1 to 16 (default 1)]:N:"
   "--world[ranks of the job\; only those of --rank run, the others are phantoms\: docs\/ranks.md]:N:"
   "--rank[the ranks that run, each a process of its own (default 0)]:R,...:"
   "--node[ranks, and simulated GPUs, of each node (default 8, or torchrun\'s)]:N:"
   "--prices[what the simulated GPU\'s driver calls cost\: a100, h100, h200, contended, or a file of \`cenote qualify --prices FILE\` (default a100)]:LIST:(a100 h100 h200 contended)"
   "--steps[end each process after N steps of its optimizer (default 5)\; 0\: run to the end]:N:"
-  "--allocator[PyTorch\'s allocator\: native, expandable, cudaMallocAsync, cenote (default cenote\; only it reports kinds and phases)]:NAME:(native expandable cudaMallocAsync cenote)"
+  "--allocator[PyTorch\'s allocator\: native, expandable, cudaMallocAsync, cenote (default cenote\; native is PyTorch without cenote)]:NAME:(native expandable cudaMallocAsync cenote)"
   "--allocators[run under native and expandable too, and compare]"
   "--timeout[end the script if it still runs after so long\; no verdict then]:SECONDS:"
   "--unknown[what values are that cannot be known without a GPU\: zero, typical, largest (counts\: all that the shape allows), or off\: kernels compute nothing, and the program reads back what is in memory (default typical)]:NAME:(zero typical largest off)"
