@@ -205,7 +205,7 @@ class Stage:
                 asked: Optional[tuple[ranks.Job, list[str]]], is_shown: bool = False) -> Outcome:
         with tempfile.TemporaryDirectory(prefix="cenote-dry-", ignore_cleanup_errors=True) as folder, tempfile.TemporaryFile() as output:
             variables = {**variables, environment.DRY_RUN: folder}
-            with Keeper(folder) as keeper:
+            with Keeper(folder, self.folder.name) as keeper:
                 child = start(variables, None if is_shown else output)
                 keeper.began(child.pid)
                 status, stopped = execute(child, folder, self.options.timeout)

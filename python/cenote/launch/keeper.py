@@ -3,7 +3,7 @@
     dry run:  forks the keeper -> starts a run, and tells its number -> the run has ended
               `-- the system closes its end of the pipe, however it ends
     keeper:   reads from the pipe until it is closed -> "ended" was its last line: nothing is left to do
-                                                     `-> kills what is left of the run, and removes the run's folder
+                                                     `-> kills what is left of the run, and removes its folders
 
 The keeper holds no file of the dry run but the pipe, has a session of its own, and gets no signal of the terminal.
 """
@@ -22,14 +22,15 @@ IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Keeper:
-    """`with Keeper(folder) as keeper: keeper.began(pid)`; leaving the block, also by an exception, says that the run has ended."""
+    """`with Keeper(folder) as keeper: keeper.began(pid)`; leaving the block, also by an exception, says that the run has ended. `more`: folders that
+    are to go with it if the command is killed."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, *more: str) -> None:
         read, self.pipe = os.pipe()
         self.pid = os.fork()
         if not self.pid:
             try:
-                keep(folder, read)
+                keep(read, folder, *more)
             finally:
                 os._exit(0)
         os.close(read)
@@ -48,16 +49,17 @@ class Keeper:
         os.waitpid(self.pid, 0)
 
 
-def keep(folder: str, pipe: int) -> None:
+def keep(pipe: int, folder: str, *more: str) -> None:
     os.setsid()
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     os.dup2(pipe, 0)  # every other file of the dry run is closed: a program that reads what it prints must not wait for us
     os.closerange(1, os.sysconf("SC_OPEN_MAX"))
     text = b""
-    while more := os.read(0, LINE_MAX):
-        text += more
+    while part := os.read(0, LINE_MAX):
+        text += part
     lines = text.split()
     if lines[-1:] != [ENDED]:
         processes.end(folder, [int(line) for line in lines])
-        shutil.rmtree(folder, ignore_errors=True)
+        for one in (folder, *more):
+            shutil.rmtree(one, ignore_errors=True)
