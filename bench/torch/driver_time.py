@@ -49,7 +49,7 @@ def play(count: int) -> list[int]:
             marks.append(hand.books().cost_ns)
 
     figures.steps = steps
-    figures.report = lambda: None
+    figures.report = lambda _: None
     runpy.run_path(str(PROGRAM), run_name="__main__")
     return [after - before for before, after in zip(marks, marks[1:])]
 

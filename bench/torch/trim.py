@@ -97,7 +97,7 @@ def play(program: Program, count: int, warm_up: int, empties: bool) -> dict[str,
             steps_of["used"].append(hand.books().used)  # not PyTorch's counters: a read makes cenote do its deferred trims
 
     figures.steps = steps
-    figures.report = lambda: None
+    figures.report = lambda _: None
     runpy.run_path(str(ROOT / "examples" / "torch" / program.name), run_name="__main__")
     late = {name: values[warm_up:] for name, values in steps_of.items()}
     return {"torch": torch.__version__, "reserved_peak": torch.cuda.max_memory_reserved(), **late}

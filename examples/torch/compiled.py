@@ -15,12 +15,14 @@ compiled = torch.compile(model, backend="cudagraphs", dynamic=False)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
 
-def train(batch: int) -> None:
+def train(batch: int) -> torch.Tensor:
     images = torch.randn(batch, 3, 224, 224, device="cuda")
     labels = torch.randint(1000, (batch,), device="cuda")
-    F.cross_entropy(compiled(images), labels).backward()
+    loss = F.cross_entropy(compiled(images), labels)
+    loss.backward()
     optimizer.step()
     optimizer.zero_grad()
+    return loss
 
 
 @torch.no_grad()
@@ -30,8 +32,8 @@ def answer(batch: int) -> torch.Tensor:
 
 for step in figures.steps(16):
     model.train()
-    train(TRAIN_BATCHES[step % len(TRAIN_BATCHES)])
+    loss = train(TRAIN_BATCHES[step % len(TRAIN_BATCHES)])
     model.eval()
     answer(ANSWER_BATCHES[step % len(ANSWER_BATCHES)])
 
-figures.report()
+figures.report(loss)

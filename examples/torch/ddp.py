@@ -31,5 +31,5 @@ for _ in figures.steps(16):
         optimizer.step()
         optimizer.zero_grad()
 
-figures.report()
+figures.report(loss)
 accelerator.end_training()

@@ -22,7 +22,7 @@ noise_schedule = DDPMScheduler()
 optimizer = torch.optim.AdamW(unet.parameters(), lr=1e-5, fused=True)
 
 
-def train(height: int, width: int) -> None:
+def train(height: int, width: int) -> torch.Tensor:
     latents = torch.randn(BATCH, 4, height, width, device="cuda")
     text = torch.randn(BATCH, 77, 768, device="cuda")
     noise = torch.randn_like(latents)
@@ -33,6 +33,7 @@ def train(height: int, width: int) -> None:
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
+    return loss
 
 
 @torch.inference_mode()
@@ -50,8 +51,8 @@ def sample(pictures: int) -> torch.Tensor:
 
 
 for step in figures.steps(30):
-    train(*random.choice(SHAPES))
+    loss = train(*random.choice(SHAPES))
     if step % SAMPLE_EVERY == SAMPLE_EVERY - 1:
         sample(pictures=4)
 
-figures.report()
+figures.report(loss)

@@ -40,5 +40,5 @@ for _ in figures.steps(6):
     optimizer.step()
     optimizer.zero_grad()
 
-figures.report()
+figures.report(loss)
 dist.destroy_process_group()

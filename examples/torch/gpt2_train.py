@@ -23,4 +23,4 @@ for _ in figures.steps(60):
     optimizer.step()
     optimizer.zero_grad()
 
-figures.report()
+figures.report(loss)

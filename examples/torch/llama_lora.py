@@ -33,4 +33,4 @@ for _ in figures.steps(12):
     optimizer.step()
     optimizer.zero_grad()
 
-figures.report()
+figures.report(loss)

@@ -31,6 +31,6 @@ def answer(batch: int, prompt: int, length: int) -> torch.Tensor:
 
 
 for _ in figures.steps(REQUESTS):
-    answer(random.choice(BATCHES), random.randint(64, 1024), random.randint(32, 128))
+    text = answer(random.choice(BATCHES), random.randint(64, 1024), random.randint(32, 128))
 
-figures.report()
+figures.report(text.sum())

@@ -43,4 +43,4 @@ for _ in figures.steps(150):
     nn.utils.clip_grad_norm_(model.parameters(), 0.25)
     optimizer.step()
 
-figures.report()
+figures.report(loss)

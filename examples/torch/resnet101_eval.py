@@ -13,13 +13,15 @@ model = torchvision.models.resnet101().cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
 
 
-def train() -> None:
+def train() -> torch.Tensor:
     model.train()
     images = torch.randn(TRAIN_BATCH, 3, TRAIN_SIZE, TRAIN_SIZE, device="cuda")
     labels = torch.randint(1000, (TRAIN_BATCH,), device="cuda")
     optimizer.zero_grad()
-    F.cross_entropy(model(images), labels).backward()
+    loss = F.cross_entropy(model(images), labels)
+    loss.backward()
     optimizer.step()
+    return loss
 
 
 @torch.inference_mode()
@@ -34,8 +36,8 @@ def evaluate() -> torch.Tensor:
 
 
 for step in figures.steps(50):
-    train()
+    loss = train()
     if step % EVAL_EVERY == EVAL_EVERY - 1:
         evaluate()
 
-figures.report()
+figures.report(loss)

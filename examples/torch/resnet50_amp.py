@@ -26,4 +26,4 @@ for _ in figures.steps(60):
     scaler.step(optimizer)
     scaler.update()
 
-figures.report()
+figures.report(loss)

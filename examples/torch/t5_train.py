@@ -27,4 +27,4 @@ for _ in figures.steps(40):
     optimizer.step()
     optimizer.zero_grad()
 
-figures.report()
+figures.report(loss)
