@@ -172,9 +172,13 @@ CUresult virtual_map(CUdeviceptr at, size_t size, size_t offset, CUmemGenericAll
     uint32_t number = physical_find(handle);
     if (!number)
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemMap: 0x%llx is no handle, or it was released", handle);
-    if (!size || at % space.slot || size % space.slot || offset || flags || size > physical_at(number)->size)
+    uint64_t whole = physical_at(number)->size;
+    if (!size || at % space.slot || size % space.slot || offset % space.slot || flags || offset > whole || size > whole - offset)
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemMap: 0x%llx, %zu bytes, offset %zu do not fit the granularity or the handle", at,
                             size, offset);
+    if (size < whole) /* as an H200 answers: driver 580.159 */
+        return model_refuse(CUDA_ERROR_NOT_SUPPORTED, "cuMemMap: %zu bytes, offset %zu are a part of a handle of %llu bytes", size, offset,
+                            (unsigned long long)whole);
     struct range *r = ranges_holding(&space.reservations, at);
     if (!r || size > r->start + r->size - at)
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemMap: 0x%llx, %zu bytes are not inside a reservation", at, size);

@@ -70,6 +70,27 @@ CASE(maps_stay_inside_one_reservation)
     expect_violation("cuMemMap");
 }
 
+/* So answers an H200, driver 580.159: the price of a handle cannot be shared by pages. */
+CASE(a_handle_is_mapped_whole)
+{
+    CUdeviceptr at;
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    REQUIRE_OK(cuMemAddressReserve(&at, 4 * PAGE, 0, 0, 0));
+    REQUIRE_OK(cuMemCreate(&handle, 2 * PAGE, &prop, 0));
+    EXPECT_EQ(cuMemMap(at, PAGE, 0, handle, 0), CUDA_ERROR_NOT_SUPPORTED);
+    expect_violation("cuMemMap");
+    EXPECT_EQ(cuMemMap(at, PAGE, PAGE, handle, 0), CUDA_ERROR_NOT_SUPPORTED);
+    expect_violation("cuMemMap");
+    EXPECT_EQ(cuMemMap(at, 4 * PAGE, 0, handle, 0), CUDA_ERROR_INVALID_VALUE);
+    expect_violation("cuMemMap");
+    EXPECT_OK(cuMemMap(at, 2 * PAGE, 0, handle, 0));
+    EXPECT_EQ(cuMemUnmap(at, PAGE), CUDA_ERROR_INVALID_VALUE);
+    expect_violation("cuMemUnmap");
+    EXPECT_OK(cuMemUnmap(at, 2 * PAGE));
+    EXPECT_OK(cuMemRelease(handle));
+}
+
 CASE(addresses_with_mappings_are_not_freed)
 {
     struct machine_range range = machine_map(2);
