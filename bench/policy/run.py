@@ -38,6 +38,8 @@ REPEAT = 4
 LONG = 32  # repetitions: a program that runs for days
 SCALES = (0.7, 0.85, 1, 1.15, 1.4)  # what all sizes of a program are multiplied by: one trace alone says little of a rule
 SCALED_REPEAT = 16
+TINY_SCALES = (0.003, 0.01, 0.03, 0.1)  # the same, to have programs of 40 MB to 4 GB
+TINY_PAGES = "2"  # MiB: the option beside the default
 CARD = "h100"  # the list of prices under which smallest cards are searched for
 CARD_STEPS = 160  # a smallest card is found to a CARD_STEPS-th of what was live or pending
 TWO_DEVICES = "pipeline"  # the models know one
@@ -110,6 +112,19 @@ def measure_scaled() -> Runs:
             return [{**replay(trace, CARD, lag, under=("cenote",), repeat=SCALED_REPEAT)[0], "trace": path.name.split(".")[0], "scale": scale}
                     for lag in LAGS]
         return [run for found in pool.map(one, [(path, scale) for path in programs() for scale in SCALES]) for run in found]
+
+
+def measure_tiny() -> Runs:
+    """The programs as small ones, by the prices CARD; under cenote with pages of TINY_PAGES, too."""
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        def one(job: tuple[pathlib.Path, float]) -> Runs:
+            path, scale = job
+            trace = scaled(path, scale, pathlib.Path(folder, f"{path.name.split('.')[0]}-{scale}.csv.gz"))
+            found = [run for lag in LAGS for run in [
+                *replay(trace, CARD, lag),
+                *({**run, "under": "page_mib"} for run in replay(trace, CARD, lag, "--page-mib", TINY_PAGES, under=("cenote",)))]]
+            return [{**run, "trace": path.name.split(".")[0], "scale": scale} for run in found]
+        return [run for found in pool.map(one, [(path, scale) for path in programs() for scale in TINY_SCALES]) for run in found]
 
 
 def smallest_card(path: pathlib.Path, under: str) -> Figures:
@@ -321,6 +336,22 @@ def scaled_table(runs: Runs) -> list[str]:
     return lines
 
 
+def tiny_table(runs: Runs) -> list[str]:
+    """Of each scale and lag: the mean over the programs, and the worst one, of the waste over what was live or pending."""
+    names = (*COLORS, "page_mib")
+    lines = [row("sizes times", "live or pending", "the GPU", *COLORS, f"cenote, `page_mib:{TINY_PAGES}`"), "|" + "---|" * (3 + len(names))]
+    for scale in TINY_SCALES:
+        for lag, text in LAGS.items():
+            found = {name: [run for run in runs if (run["scale"], run["lag"], run["under"]) == (scale, lag, name)] for name in names}
+            needs = [run["pending_peak_bytes"] / (1 << 20) for run in found["cenote"]]
+            cells = []
+            for name in names:
+                shares = [lost(run) for run in found[name]]
+                cells.append(f"{statistics.mean(shares):+.1f} % (worst {max(shares):+.0f} %)")
+            lines.append(row(f"{scale:g}", f"{min(needs):,.0f} to {max(needs):,.0f} MiB", text, *cells))
+    return lines
+
+
 def smallest_table(all_cases: Sequence[Case], found: Runs) -> list[str]:
     lines = [row("trace", "live or pending", *COLORS, "cenote on 80 GiB"), "|" + "---|" * (3 + len(COLORS))]
     by = {(run["trace"], run["under"]): run for run in found}
@@ -372,6 +403,13 @@ mean of all driver time, of {scaled_repeat} repetitions each under cenote, by th
 
 {scaled}
 
+## Small programs
+
+The same programs with all sizes multiplied by a small number, {repeat} repetitions each, by the prices `{card}`, on a
+card of 80 GiB: the waste over what was live or pending, the mean of the twelve and the worst.
+
+{tiny}
+
 ## The smallest card
 
 The smallest card on which four repetitions get through with the GPU one step behind, by the prices `{card}`, beyond what
@@ -416,7 +454,7 @@ Blocks of 64 MiB until 80 GB are live, seconds of driver time:
 def write_page(content: Figures, folder: pathlib.Path, json_path: pathlib.Path) -> None:
     all_cases = cases(content["runs"])
     wastes, drivers, splits, pages = [], [], [], []
-    sizes, fills, longs, smallest, scales = (content.get(name, []) for name in ("pages", "fill", "long", "smallest", "scaled"))
+    sizes, fills, longs, smallest, scales, tiny = (content.get(name, []) for name in ("pages", "fill", "long", "smallest", "scaled", "tiny"))
     for prices in PRICES:
         for lag, text in LAGS.items():
             wastes += [f"### {prices}, the GPU {text}", "", *table(all_cases, prices, lag), ""]
@@ -429,7 +467,7 @@ def write_page(content: Figures, folder: pathlib.Path, json_path: pathlib.Path) 
     parts = {"goals": goals_table(all_cases, fills), "wastes": wastes, "drivers": drivers, "splits": splits, "pages": pages,
              "fills": filled if fills else [], "longs": long_table(all_cases, longs) if longs else [],
              "smallest": smallest_table(all_cases, smallest) if smallest else [],
-             "scaled": scaled_table(scales) if scales else []}
+             "scaled": scaled_table(scales) if scales else [], "tiny": tiny_table(tiny) if tiny else []}
     (folder / "pictures").mkdir(parents=True, exist_ok=True)
     page = PROSE.format(json=os.path.relpath(json_path, folder), repeat=content["repeat"], date=content["date"], machine=content["machine"],
                         long=LONG, card=CARD, exact=round(100 / CARD_STEPS, 1), scaled_repeat=SCALED_REPEAT,
@@ -520,7 +558,7 @@ def main() -> int:
     today = str(datetime.date.today())
     content = read(options.old) if options.old else {
         "date": today, "machine": machine(), "gpu": "simulated, 80GiB", "bench": "bench/policy/run.py", "repeat": REPEAT,
-        "runs": measure(traces(options.traces)), "long": measure_long(traces(options.traces)), "scaled": measure_scaled(),
+        "runs": measure(traces(options.traces)), "long": measure_long(traces(options.traces)), "scaled": measure_scaled(), "tiny": measure_tiny(),
         "smallest": measure_smallest(traces(options.traces)),
         "pages": measure_pages(), "fill": measure_fill()}
     page = ROOT / "docs" if options.publish else options.out
