@@ -305,7 +305,7 @@ int cenote_use(void *block, cenote_stream stream)
     return use_block(block, -1, stream, &key);
 }
 
-int cenote_use_on(void *block, int device, cenote_stream stream)
+int cenote_use_on_device(void *block, int device, cenote_stream stream)
 {
     uint64_t key;
     if (device < 0)

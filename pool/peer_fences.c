@@ -6,7 +6,7 @@
  * context was given up to a moment after the last free that the fence covers. There is one event for each granted device: it is recorded
  * when a fence wants it, and not again before a fence wants more than it covers.
  *
- * Not uses that the program has told (cenote_use_on): those are in peer_uses.c. With announced:0 no call over a context is made, and
+ * Not uses that the program has told (cenote_use_on_device): those are in peer_uses.c. With announced:0 no call over a context is made, and
  * granted devices are not asked. A program that has waited for a granted device, and says so (synced.c), is believed.
  *
  * LOCKING: the turn. Other devices are visited, never entered, by a thread that is inside its own (docs/locks.md).

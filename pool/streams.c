@@ -12,7 +12,7 @@
  * A default stream is that of the calling thread's current context. The one of a green context is *unnamed*: where the primary context is
  * current, its handle means another stream. So cenote never gives that handle to the driver, and what covers the whole context covers it.
  *
- * Default streams of other devices than the pool's have the device in their key too: blocks may be used on those (cenote_use_on).
+ * Default streams of other devices than the pool's have the device in their key too: blocks may be used on those (cenote_use_on_device).
  *
  * LOCKING: none. Keys are asked for without a lock; the table of immortal streams is read without one, and added to under the pool's lock.
  */
@@ -183,7 +183,7 @@ static int ask_device(cenote_pool *pool, CUstream stream, struct device **other)
     if (result && result != CUDA_ERROR_NOT_SUPPORTED)
         return pool_driver_error_of_any(pool, result, "cuStreamGetCtx");
     if (result)
-        return error_set(CENOTE_NOT_SUPPORTED, result, "the driver does not say whose stream %p is (%s): cenote_use_on names its device",
+        return error_set(CENOTE_NOT_SUPPORTED, result, "the driver does not say whose stream %p is (%s): cenote_use_on_device names its device",
                          (void *)stream, driver_result_name(result));
     int error = pool_other_device(pool, ordinal, other);
     if (!error && (result = device_prepare(*other)))

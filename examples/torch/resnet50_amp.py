@@ -12,7 +12,7 @@ SIZES = range(160, 289, 32)
 
 random.seed(0)
 model = torchvision.models.resnet50().cuda().to(memory_format=torch.channels_last)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4, fused=True)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4, fused=True)
 scaler = torch.amp.GradScaler()
 
 for _ in figures.steps(60):

@@ -266,7 +266,7 @@ CENOTE_API int cenote_free_on(void *block, cenote_stream stream);
  * The same as cenote_use for a stream whose device the caller knows: the default streams of another device have no handle that says so. If a created
  * stream is of another device than that, the call is CENOTE_INVALID.
  */
-CENOTE_API int cenote_use_on(void *block, int device, cenote_stream stream);
+CENOTE_API int cenote_use_on_device(void *block, int device, cenote_stream stream);
 
 typedef struct cenote_block {
     void         *start;      /* what cenote_alloc returned */

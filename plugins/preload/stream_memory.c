@@ -94,7 +94,7 @@ static CUresult use(struct place *p, const cenote_block *of, CUstream stream)
     CUresult result = there || !is_default ? CUDA_SUCCESS : real()->cuCtxGetDevice(&device);
     if (!there || (there != p && (!place_is_primary(there) || there->device == p->device)))
         return result ? result : relay_use(p, block, stream);
-    int error = there == p ? cenote_use(block, stream) : cenote_use_on(block, there->device, stream);
+    int error = there == p ? cenote_use(block, stream) : cenote_use_on_device(block, there->device, stream);
     if (error == CENOTE_EXITING)
         return said_at_exit();
     return error == CENOTE_INVALID || error == CENOTE_NOT_SUPPORTED ? relay_use(p, block, stream) : memory_said(error);

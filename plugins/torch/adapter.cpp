@@ -221,7 +221,7 @@ void Adapter::recordStream(const c10::DataPtr &block, c10::cuda::CUDAStream stre
         return;
     if (is_immortal(stream))
         cenote_stream_set_immortal(known.pool, stream.stream());
-    int error = cenote_use_on(block.get(), stream.device_index(), stream.stream());
+    int error = cenote_use_on_device(block.get(), stream.device_index(), stream.stream());
     TORCH_CHECK(!error, "record_stream: ", message_of(error));
 }
 

@@ -278,7 +278,7 @@ CASE(a_trim_waits_for_another_device)
     s.pool = s.far;
     s.capturing = s.far_stream[0];
     DONE(cenote_alloc(s.scene.pool, 3 * MIB, s.scene.stream[A], &s.lingers));
-    DONE(cenote_use_on(s.lingers, 1, s.far_stream[1]));
+    DONE(cenote_use_on_device(s.lingers, 1, s.far_stream[1]));
     free_in_a_stall(&s, s.far_stream[1], s.far_stream[1], trim);
     close_stall(&s);
 }

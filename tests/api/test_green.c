@@ -248,7 +248,7 @@ CASE(default_streams_of_parts_and_segments)
     }
 }
 
-/* cenote_use_on means the default stream of the part of that device that is current. */
+/* cenote_use_on_device means the default stream of the part of that device that is current. */
 CASE(a_part_of_another_device)
 {
     for (int named = 0; named < 2; named++) {
@@ -268,7 +268,7 @@ CASE(a_part_of_another_device)
         DONE(cuCtxSynchronize());
         DONE(cuCtxPushCurrent(parts[0].context));
         held_linger(&held, named ? NULL : parts[0].stream);
-        DONE(named ? cenote_use_on(held.at, 1, NULL) : cenote_use(held.at, parts[0].stream));
+        DONE(named ? cenote_use_on_device(held.at, 1, NULL) : cenote_use(held.at, parts[0].stream));
         DONE(cuCtxPopCurrent(NULL));
         DONE(cenote_free(held.at));
         REQUIRE(held_take(&next, scene.pool, CARD - 4 * MIB, scene.stream[A]));

@@ -402,8 +402,8 @@ CASE(two_other_devices_that_are_done_one_after_the_other)
     DONE(sim_launch_wait(slow, 10 * MSEC));
     DONE(cuCtxPopCurrent(NULL));
     REQUIRE(held_take(&held, p.scene.pool, 3 * MIB, p.scene.stream[A]));
-    DONE(cenote_use_on(held.at, 2, slow));
-    DONE(cenote_use_on(held.at, 1, p.stream)); /* is looked at first */
+    DONE(cenote_use_on_device(held.at, 2, slow));
+    DONE(cenote_use_on_device(held.at, 1, p.stream)); /* is looked at first */
     held_give(&held);
     for (int i = 0; i < 3; i++) {
         sim_advance(2 * MSEC);

@@ -165,7 +165,7 @@ CASE(more_than_fits_at_first)
     DONE(cuCtxPopCurrent(NULL));
     for (int i = 0; i < 2; i++)
         REQUIRE(held_take(&used[i], scene.pool, 3 * MIB, scene.stream[A]));
-    DONE(cenote_use_on(used[0].at, 1, far));
+    DONE(cenote_use_on_device(used[0].at, 1, far));
     DONE(cenote_use(used[1].at, NULL));
     DONE(sim_launch_wait(NULL, 10 * MSEC));
     for (int i = 0; i < 2; i++)

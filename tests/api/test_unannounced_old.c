@@ -41,7 +41,7 @@ CASE(streams_of_two_devices)
     DONE(cuCtxPushCurrent(p.other));
     DONE(sim_launch_wait(p.stream, 10 * MSEC));
     DONE(cuCtxPopCurrent(NULL));
-    DONE(cenote_use_on(used.at, 1, p.stream));
+    DONE(cenote_use_on_device(used.at, 1, p.stream));
     DONE(cenote_free(used.at));
     leave_block(&p.scene, p.scene.stream[B], 8 * MIB);
     DONE(cenote_pool_trim(p.scene.pool, 0, 0));
@@ -63,7 +63,7 @@ CASE(streams_that_ended_before_the_first_careful_pool)
     const cenote_options options = scene_options(), without = strict();
     open_devices(&p, &options);
     REQUIRE(held_take(&used, p.scene.pool, 4 * MIB, p.scene.stream[B]));
-    DONE(cenote_use_on(used.at, 1, p.stream));
+    DONE(cenote_use_on_device(used.at, 1, p.stream));
     leave_block(&p.scene, p.scene.stream[A], 8 * MIB);
     DONE(cenote_stream_retire(p.scene.pool, p.scene.stream[A]));
     DONE(cenote_stream_retire(p.scene.pool, p.stream));
@@ -88,7 +88,7 @@ static void leave_an_end(struct peers *p)
     open_devices(p, &options);
     REQUIRE(held_take(&used, p->scene.pool, 8 * MIB, p->scene.stream[A]));
     DONE(cuCtxSynchronize());
-    DONE(cenote_use_on(used.at, 1, p->stream));
+    DONE(cenote_use_on_device(used.at, 1, p->stream));
     DONE(cenote_free(used.at));
     DONE(cuCtxPushCurrent(p->other));
     DONE(sim_launch_wait(p->stream, 10 * MSEC));

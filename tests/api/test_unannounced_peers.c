@@ -201,10 +201,10 @@ CASE(default_stream_that_is_not_told)
     open_devices(strict());
     REQUIRE(held_take(&used, p.scene.pool, 4 * MIB, p.scene.stream[A]));
     fault_arm("cuCtxGetCurrent", 1, CUDA_ERROR_NOT_PERMITTED, false);
-    EXPECT_EQ(cenote_use_on(used.at, 1, NULL), CENOTE_DRIVER);
+    EXPECT_EQ(cenote_use_on_device(used.at, 1, NULL), CENOTE_DRIVER);
     EXPECT_EQ(fault_fired(), 1);
     fault_disarm();
-    DONE(cenote_use_on(used.at, 1, NULL));
+    DONE(cenote_use_on_device(used.at, 1, NULL));
     DONE(cenote_free(used.at));
     trim();
     EXPECT_EQ(pending(), 0);

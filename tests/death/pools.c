@@ -163,9 +163,9 @@ ANSWER(a_device_that_is_not_there, CENOTE_NO_DEVICE, "device -1 does not exist")
     EXPECT_EQ(cenote_pool_create(2, NULL, &pool), CENOTE_NO_DEVICE);
     EXPECT_EQ(cenote_pool_default(99, &pool), CENOTE_NO_DEVICE);
     EXPECT_EQ(cenote_pool_grant(s->scene.pool, 5), CENOTE_NO_DEVICE);
-    EXPECT_EQ(cenote_use_on(s->live[0].at, 63, s->scene.stream[B]), CENOTE_NO_DEVICE);
-    EXPECT_EQ(cenote_use_on(s->live[0].at, INT32_MAX, s->scene.stream[B]), CENOTE_NO_DEVICE);
-    EXPECT_EQ(cenote_use_on(s->live[0].at, -1, s->scene.stream[B]), CENOTE_NO_DEVICE);
+    EXPECT_EQ(cenote_use_on_device(s->live[0].at, 63, s->scene.stream[B]), CENOTE_NO_DEVICE);
+    EXPECT_EQ(cenote_use_on_device(s->live[0].at, INT32_MAX, s->scene.stream[B]), CENOTE_NO_DEVICE);
+    EXPECT_EQ(cenote_use_on_device(s->live[0].at, -1, s->scene.stream[B]), CENOTE_NO_DEVICE);
     return cenote_pool_create(-1, NULL, &pool);
 }
 
@@ -522,12 +522,12 @@ MISUSE(taken_on_a_stream_of_another_device, CENOTE_INVALID, "is of device 1")
 MISUSE(a_device_that_is_not_the_streams, CENOTE_INVALID, "is of device 1, not of the one that was named with it")
 {
     CUstream stream = stream_of_another_device(s);
-    int error = cenote_use_on(s->live[0].at, 0, stream);
+    int error = cenote_use_on_device(s->live[0].at, 0, stream);
     cenote_block found;
     DONE(cenote_find(s->live[0].at, &found));
     EXPECT_EQ(found.used, 0);
-    DONE(cenote_use_on(s->live[0].at, 1, stream));
-    DONE(cenote_use_on(s->live[0].at, 0, s->scene.stream[B]));
+    DONE(cenote_use_on_device(s->live[0].at, 1, stream));
+    DONE(cenote_use_on_device(s->live[0].at, 0, s->scene.stream[B]));
     close_stream_of_another_device(stream);
     return error;
 }

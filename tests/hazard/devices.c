@@ -114,7 +114,7 @@ void hazard_use_on_an_immortal_stream_of_another_device(void)
     DONE(cenote_stream_set_immortal(p.scene.pool, p.stream[0]));
     for (int round = 0; round < 2; round++) {
         REQUIRE(held_take(&block, p.scene.pool, 12 * MIB, p.scene.stream[A]));
-        DONE(round ? cenote_use_on(block.at, 1, p.stream[0]) : cenote_use(block.at, p.stream[0]));
+        DONE(round ? cenote_use_on_device(block.at, 1, p.stream[0]) : cenote_use(block.at, p.stream[0]));
         linger_there(&p, &block, p.stream[0]);
         free_and_snatch(&p, &block);
     }
@@ -143,8 +143,8 @@ void hazard_use_on_default_streams_of_another_device(void)
     for (int i = 0; i < 3; i++) {
         REQUIRE(held_take(&block, p.scene.pool, 12 * MIB, defaults[i])); /* the one of device 0 with the same handle */
         DONE(cenote_use(block.at, defaults[i]));
-        DONE(cenote_use_on(block.at, 0, defaults[i]));
-        DONE(cenote_use_on(block.at, 1, defaults[i]));
+        DONE(cenote_use_on_device(block.at, 0, defaults[i]));
+        DONE(cenote_use_on_device(block.at, 1, defaults[i]));
         linger_there(&p, &block, defaults[i]);
         free_and_snatch(&p, &block);
     }
@@ -260,8 +260,8 @@ void hazard_streams_nobody_can_wait_for(void)
     DONE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     EXPECT_EQ(cenote_use(block, stream), CENOTE_INVALID);
     EXPECT(strstr(cenote_message(), "primary context of device 1") != NULL);
-    EXPECT_EQ(cenote_use_on(block, 2, NULL), CENOTE_NO_DEVICE);
-    EXPECT_EQ(cenote_use_on(block, -1, NULL), CENOTE_NO_DEVICE);
+    EXPECT_EQ(cenote_use_on_device(block, 2, NULL), CENOTE_NO_DEVICE);
+    EXPECT_EQ(cenote_use_on_device(block, -1, NULL), CENOTE_NO_DEVICE);
     DONE(cuStreamDestroy(stream));
     DONE(cuCtxDestroy(own));
     DONE(cenote_free(block));

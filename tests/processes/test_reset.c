@@ -185,7 +185,7 @@ ENDS_WITH(another_device_is_reset, 0)
     DONE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     DONE(sim_launch_wait(stream, 1000 * MSEC));
     DONE(cuCtxPopCurrent(NULL));
-    DONE(cenote_use_on(live[0].at, 1, stream));
+    DONE(cenote_use_on_device(live[0].at, 1, stream));
     held_give(&live[0]);
     EXPECT_EQ(scene_stats(scene.pool).pending_blocks, 1);
     DONE(cuDevicePrimaryCtxReset(1));
