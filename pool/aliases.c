@@ -14,7 +14,7 @@
 #include "pool/pool.h"
 
 /* May the mapping go? A free page that has no other becomes a spare, so the device must be done with it. LOCKING: the pool's lock. */
-static bool may_go(const cenote_pool *pool, const struct region *r, uint32_t slot)
+bool aliases_may_go(const cenote_pool *pool, const struct region *r, uint32_t slot)
 {
     const struct fences *fences = &pool->store.pages.fences;
     const struct page *p = r->page[slot] ? page_of(&pool->store.pages, r->page[slot]) : NULL;
@@ -31,7 +31,7 @@ static tick middle_age(const cenote_pool *pool)
     for (uint32_t number = 1; number < pool->store.pages.regions.used; number++) {
         const struct region *r = region_of(&pool->store.pages, number);
         for (uint32_t slot = 0; r && !r->fixed && !region_is_segment(r) && slot < r->slots; slot++) {
-            if (!may_go(pool, r, slot))
+            if (!aliases_may_go(pool, r, slot))
                 continue;
             oldest = r->freed[slot] < oldest ? r->freed[slot] : oldest;
             youngest = r->freed[slot] > youngest ? r->freed[slot] : youngest;
@@ -44,7 +44,7 @@ static tick middle_age(const cenote_pool *pool)
 static bool drop(cenote_pool *pool, struct region *r, uint32_t slot, tick age)
 {
     lock_take(&pool->lock);
-    bool goes = may_go(pool, r, slot) && r->freed[slot] <= age;
+    bool goes = aliases_may_go(pool, r, slot) && r->freed[slot] <= age;
     uint32_t page = goes ? r->page[slot] : 0;
     bool is_free = goes && !page_of(&pool->store.pages, page)->owner.region;
     if (is_free)
@@ -58,6 +58,12 @@ static bool drop(cenote_pool *pool, struct region *r, uint32_t slot, tick age)
         pages_stay(&pool->store.pages, page);
     lock_give(&pool->lock);
     return gone;
+}
+
+/* False: it had to stay. */
+bool aliases_drop_at(cenote_pool *pool, struct region *r, uint32_t slot)
+{
+    return drop(pool, r, slot, UINT64_MAX);
 }
 
 /* False: there was none that may go. */

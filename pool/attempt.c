@@ -73,7 +73,9 @@ static bool has_dropped_aliases(struct climb *c)
  */
 static uint64_t exchange(cenote_pool *pool, uint64_t bytes)
 {
-    uint64_t before = pool_now(pool), gone = trim_other_size(pool, pool->remap.fill.region->shift, bytes), after = gone ? pool_now(pool) : before;
+    const struct fill *f = &pool->remap.fill;
+    uint32_t shift = f->region->shift + (f->wide ? f->region->unit_shift : 0);
+    uint64_t before = pool_now(pool), gone = trim_other_size(pool, shift, bytes), after = gone ? pool_now(pool) : before;
     lock_take(&pool->lock);
     budget_book_segments(pool, after - before);
     pool->remap.exchanged += gone;
@@ -88,7 +90,7 @@ static uint64_t exchange(cenote_pool *pool, uint64_t bytes)
 static void exchange_for_fill(struct climb *c)
 {
     cenote_pool *pool = c->pool;
-    uint64_t bytes = (uint64_t)pool->remap.fill.creates << pool->remap.fill.region->shift, page = 1ull << pool->store.pages.shift;
+    uint64_t bytes = pool->remap.fill.create_bytes, page = 1ull << pool->store.pages.shift;
     if (!bytes || !pages_have_two_sizes(&pool->store.pages))
         return;
     lock_take(&pool->lock);
@@ -196,9 +198,9 @@ static enum attempt probe(struct climb *c, uint64_t bytes)
  * Bytes that may be created before the stream is made to wait for memory in flight: with order:2 no more than the pool needs, in whole pages, else
  * `most`, which is all that can be had. LOCKING: the pool's lock.
  */
-static uint64_t most_before_order(const struct climb *c, uint32_t shift, uint64_t news, uint64_t most)
+static uint64_t most_before_order(const struct climb *c, uint64_t news, uint64_t most)
 {
-    uint64_t page = 1ull << shift, room = most;
+    uint64_t page = 1ull << shift_of(c), room = most;
     if (c->pool->config.options.order > 1 && c->rung == RUNG_BUDGET && !c->no_order)
         room = (budget_room(c->pool, c->request->bytes) + page - 1) & ~(page - 1);
     room = room > news ? room : news;
@@ -216,6 +218,19 @@ static bool may_order(const struct climb *c, uint64_t bytes)
     return c->rung >= RUNG_ORDER && !c->no_order && pending + c->siblings.cached < bytes;
 }
 
+/* LOCKING: the pool's lock on entry and on return; not between. */
+static bool has_loosened(struct climb *c, const struct units_turn *turn)
+{
+    cenote_pool *pool = c->pool;
+    lock_give(&pool->lock);
+    uint64_t before = pool_now(pool);
+    bool has = units_loosen(pool, turn);
+    uint64_t after = pool_now(pool);
+    lock_take(&pool->lock);
+    budget_book_segments(pool, after - before);
+    return has;
+}
+
 /*
  * Which pages go there. Only if those that can be had are not enough, and nothing else is left but to wait, or with order:2 to take more memory, the
  * thread looks for a place anew, with pages that the device is not done with, for which the stream will wait. LOCKING: the pool's lock.
@@ -225,11 +240,13 @@ static enum plan plan(struct climb *c, struct requester *who, struct place *plac
     cenote_pool *pool = c->pool;
     struct fill *f = &pool->remap.fill;
     struct pages *s = &pool->store.pages;
-    struct region *r = region_of(s, place->region);
-    uint64_t news = growth(c, most), before = most_before_order(c, r->shift, news, most);
-    enum plan plan = fill_plan(f, s, who, r, place->under.from, place->under.to, news, before);
+    uint64_t need = budget_need(pool, c->request->bytes), news = growth(c, most), before = most_before_order(c, news, most);
+    struct units_turn turn;
+    if (units_choose(pool, who, place, need, news, &turn) && has_loosened(c, &turn))
+        return PLAN_ANEW;
+    enum plan plan = fill_plan(f, s, who, region_of(s, place->region), place->under.from, place->under.to, news, before);
     bool is_early = before < most;
-    if (plan != PLAN_OVER_LIMIT || !(is_early || may_order(c, ((uint64_t)f->creates << r->shift) - most)))
+    if (plan != PLAN_OVER_LIMIT || !(is_early || may_order(c, f->create_bytes - most)))
         return plan;
     who->orderable = order_reach(pool, c->arena);
     if (who->orderable) {
@@ -243,6 +260,7 @@ static enum plan plan(struct climb *c, struct requester *who, struct place *plac
     } else if (!is_early) {
         return plan;
     }
+    units_choose(pool, who, place, need, news, &turn);
     return fill_plan(f, s, who, region_of(s, place->region), place->under.from, place->under.to, news, most);
 }
 
@@ -258,8 +276,10 @@ static enum attempt fill_from_plan(struct climb *c, struct requester *who, struc
         return fill_place(c, place);
     case PLAN_NEEDLESS:
         return ATTEMPT_DONE;
+    case PLAN_ANEW:
+        return ATTEMPT_AGAIN;
     case PLAN_OVER_LIMIT:
-        lacks = (uint64_t)pool->remap.fill.creates << pool->remap.fill.region->shift;
+        lacks = pool->remap.fill.create_bytes;
         return has_exchanged(c, lacks) ? ATTEMPT_AGAIN : allowance < lacks ? ATTEMPT_SHORT : probe(c, lacks);
     default:
         return fail(c, error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory left to plan %llu pages",

@@ -38,11 +38,12 @@ void budget_book_fill(cenote_pool *pool, uint64_t creating_ns, uint64_t unmappin
 {
     const struct fill *f = &pool->remap.fill;
     CHECK(f->count); /* the place lacked pages */
-    uint64_t of_created = creating_ns + mapping_ns * f->creates / f->count, exchanged = pool->remap.exchanged >> f->region->shift;
-    uint64_t moved = exchanged < f->creates ? exchanged : f->creates, of_new = f->creates ? of_created * (f->creates - moved) / f->creates : 0;
+    uint64_t of_created = creating_ns + mapping_ns * f->creates / f->count;
+    uint64_t moved = pool->remap.exchanged < f->create_bytes ? pool->remap.exchanged : f->create_bytes;
+    uint64_t of_new = f->create_bytes ? (uint64_t)((double)of_created * (1 - (double)moved / (double)f->create_bytes)) : 0;
     pool->remap.creating_ns += of_new;
     pool->remap.moving_ns += creating_ns + unmapping_ns + mapping_ns - of_new;
-    pool->remap.exchanged -= (uint64_t)moved << f->region->shift;
+    pool->remap.exchanged -= moved;
 }
 
 /* Segments went back to make room for another, which is what moving is where pages cannot move. */
@@ -55,7 +56,7 @@ void budget_book_segments(cenote_pool *pool, uint64_t ns)
  * The most that was ever live, or would be with a request for `bytes` more. The request may fail, so the pool remembers only what has been live; the
  * program may reset the peak of the counters, and what the pool remembers stays.
  */
-static uint64_t need_with(cenote_pool *pool, uint64_t bytes)
+uint64_t budget_need(cenote_pool *pool, uint64_t bytes)
 {
     uint64_t live = pool->account.stats.allocated.current + bytes, peak = pool->account.stats.allocated.peak;
     uint64_t *need = &pool->remap.need;
@@ -66,7 +67,7 @@ static uint64_t need_with(cenote_pool *pool, uint64_t bytes)
 /* The peaks of the counters are about to be reset. LOCKING: the pool's lock. */
 void budget_remember(cenote_pool *pool)
 {
-    need_with(pool, 0);
+    budget_need(pool, 0);
 }
 
 /* Bytes that the pool may grow by, for a request of `bytes`, rather than have pages move. */
@@ -75,7 +76,7 @@ uint64_t budget_growth(cenote_pool *pool, uint64_t bytes, uint64_t now)
     double share = pool->config.options.harvest_budget / BUDGETS_MAX, spent = (double)pool->remap.moving_ns;
     double start = share > 0 ? GRACE_NS + PAGE_COSTS * (double)pool->remap.creating_ns : 0;
     double budget = start + share * (double)(now - pool->config.opened_ns);
-    uint64_t need = need_with(pool, bytes), reserved = pool->store.pages.reserved;
+    uint64_t need = budget_need(pool, bytes), reserved = pool->store.pages.reserved;
     if (share < 0 || spent <= budget)
         return 0;
     if (spent > BUDGETS_MAX * budget)
@@ -88,7 +89,7 @@ uint64_t budget_growth(cenote_pool *pool, uint64_t bytes, uint64_t now)
 uint64_t budget_room(cenote_pool *pool, uint64_t bytes)
 {
     uint64_t pending = pool->account.stats.active.current - pool->account.stats.allocated.current;
-    uint64_t need = need_with(pool, bytes) + pending, reserved = pool->store.pages.reserved;
+    uint64_t need = budget_need(pool, bytes) + pending, reserved = pool->store.pages.reserved;
     return need > reserved ? need - reserved : 0;
 }
 
@@ -119,7 +120,7 @@ static bool held_by_blocks(cenote_pool *pool, uint64_t *held)
  */
 void budget_look(cenote_pool *pool)
 {
-    uint64_t need = need_with(pool, 0), pending = pool->account.stats.active.current - pool->account.stats.allocated.current;
+    uint64_t need = budget_need(pool, 0), pending = pool->account.stats.active.current - pool->account.stats.allocated.current;
     uint64_t slack = need / SLACK_SHARE + (SLACK_PAGES << pool->store.pages.shift), most = need + pending + (pool->remap.wastes ? slack / 2 : slack);
     uint64_t held = pool->store.pages.reserved;
     if (held > most && !held_by_blocks(pool, &held))

@@ -22,7 +22,7 @@ static bool next_run(const struct region *r, uint32_t *from, uint32_t *to)
 {
     for (*from = *to; *from < r->slots && (!r->page[*from] || bit_is_set(r->broken, *from)); ++*from)
         continue;
-    for (*to = *from; *to < r->slots && r->page[*to] && !bit_is_set(r->broken, *to); ++*to)
+    for (*to = *from; *to < r->slots && r->page[*to] && !bit_is_set(r->broken, *to); *to += region_span(r, *to))
         continue;
     return *from < r->slots;
 }

@@ -320,7 +320,9 @@ CUresult order_behind(cenote_pool *pool, struct arena *a, tick freed);
 
 /* --- recycle.c, aliases.c. LOCKING: the turn */
 bool recycle_oldest(cenote_pool *pool);
+bool aliases_may_go(const cenote_pool *pool, const struct region *r, uint32_t slot);
 bool aliases_drop(cenote_pool *pool);
+bool aliases_drop_at(cenote_pool *pool, struct region *r, uint32_t slot);
 void aliases_make_room(cenote_pool *pool, uint64_t more);
 
 #endif

@@ -14,6 +14,8 @@
 
 #include "pool/core/fill.h"
 
+struct place;
+
 struct remap {
     struct fill    fill;
     uint64_t       creating_ns;     /* driver time that new pages have taken */
@@ -34,5 +36,18 @@ void     budget_remember(cenote_pool *pool);
 void     budget_look(cenote_pool *pool);
 uint64_t budget_growth(cenote_pool *pool, uint64_t bytes, uint64_t now);
 uint64_t budget_room(cenote_pool *pool, uint64_t bytes);
+uint64_t budget_need(cenote_pool *pool, uint64_t bytes);
+
+/* --- units.c. LOCKING: the turn, and the pool's lock in units_choose */
+#define SPLIT_PAGES 128u            /* chosen: docs/design.md, section 11 */
+extern uint32_t units_split_pages;  /* a pool that never needed more than what so many large pages hold makes small ones */
+struct units_turn {
+    struct region *region;
+    uint32_t       from, to;        /* units of a place */
+    uint32_t       count;           /* so many of them should become wide, or split, and have aliases */
+    bool           wide;
+};
+bool     units_choose(cenote_pool *pool, const struct requester *who, struct place *place, uint64_t need, uint64_t news, struct units_turn *turn);
+bool     units_loosen(cenote_pool *pool, const struct units_turn *turn);
 
 #endif

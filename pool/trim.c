@@ -46,7 +46,7 @@ bool trim_slot(cenote_pool *pool, struct region *r, uint32_t slot)
     bit_set(r->transit, slot);
     bool was_told = !bit_is_set(r->broken, slot); /* what a failed fill left behind was never usable */
     lock_give(&pool->lock);
-    uint64_t at = region_slot_at(r, slot), bytes = 1ull << r->shift;
+    uint64_t at = region_slot_at(r, slot), bytes = region_page_bytes(r, slot);
     if (was_told)
         watch_tell(pool, CENOTE_UNMAPPING, at, bytes);
     bool done = region_unmap(pool->config.device, r, slot) == CUDA_SUCCESS;

@@ -39,7 +39,7 @@ static void tell_homes(cenote_pool *pool, enum cenote_change change, bool failed
     for (uint32_t i = 0; f->leaves && i < f->count; i++) {
         const struct fill_entry *e = &f->entries[i];
         if (e->home && !(failed && e->left))
-            watch_tell(pool, change, region_slot_at(e->home, e->home_slot), 1ull << e->home->shift);
+            watch_tell(pool, change, region_slot_at(e->home, e->home_slot), region_page_bytes(e->home, e->home_slot));
     }
 }
 
@@ -55,9 +55,10 @@ static void tell_runs(cenote_pool *pool, enum cenote_change change, bool (*conce
         next = i + 1;
         if (!concerns(&f->entries[i]))
             continue;
-        while (next < f->count && f->entries[next].slot == f->entries[next - 1].slot + 1 && concerns(&f->entries[next]))
-            next++;
-        watch_tell(pool, change, region_slot_at(f->region, f->entries[i].slot), (uint64_t)(next - i) << f->region->shift);
+        uint32_t end = f->entries[i].slot + region_span(f->region, f->entries[i].slot);
+        for (; next < f->count && f->entries[next].slot == end && concerns(&f->entries[next]); next++)
+            end += region_span(f->region, end);
+        watch_tell(pool, change, region_slot_at(f->region, f->entries[i].slot), (uint64_t)(end - f->entries[i].slot) << f->region->shift);
     }
 }
 

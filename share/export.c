@@ -117,6 +117,15 @@ int cenote_export(void *address, cenote_share *share)
 
 /* --------------------------------------------------------------------------------------------------------------------------- answering */
 
+/* Are there large pages alone under the block? Then they are counted, else the slots. */
+static bool is_all_wide(const struct region *r, struct slots under)
+{
+    uint32_t slot = under.from;
+    while (slot < under.to && region_is_wide(r, slot))
+        slot += region_span(r, slot);
+    return slot == under.to;
+}
+
 /* What the books know of the block. LOCKING: the pool's lock. */
 static int describe(cenote_pool *pool, struct block_ref *w, const struct share_request *q, struct share_reply *reply,
                     CUmemGenericAllocationHandle *handle)
@@ -131,14 +140,16 @@ static int describe(cenote_pool *pool, struct block_ref *w, const struct share_r
     struct page *first = page_of(&pool->store.pages, r->page[under.from]);
     if (!first->serial)
         first->serial = atomic_fetch_add(&serials, 1) + 1;
-    reply->shift = region_is_segment(r) ? 0 : r->shift;
-    reply->pages = under.to - under.from;
+    uint32_t joined = is_all_wide(r, under) ? r->unit_shift : 0, slot = under.from + ((uint32_t)(q->page - (q->page > 0)) << joined);
+    reply->shift = region_is_segment(r) ? 0 : r->shift + joined;
+    reply->pages = (under.to - under.from) >> joined;
     reply->serial = first->serial;
     reply->lead = w->start - region_slot_at(r, under.from);
     reply->bytes = w->size;
-    if (q->page > reply->pages || (q->page && !reply->shift))
+    if (q->page > reply->pages || (q->page && (!reply->shift || region_first(r, slot) != slot)))
         return CENOTE_INVALID;
-    *handle = q->page ? page_of(&pool->store.pages, r->page[under.from + q->page - 1])->handle : 0;
+    reply->span_shift = q->page && region_is_wide(r, slot) ? r->unit_shift - joined : 0;
+    *handle = q->page ? page_of(&pool->store.pages, r->page[slot])->handle : 0;
     return CENOTE_OK;
 }
 

@@ -179,22 +179,28 @@ static int refused(CUresult result, const char *what)
                      what, driver_result_name(result));
 }
 
-/* The next page, whose descriptor that is. Once mapped the driver keeps it without a handle. LOCKING: inside the device. */
-static CUresult map_page(struct view *v, int file)
+/* The next page, whose descriptor that is: `span` of the view's. Once mapped the driver keeps it without a handle. LOCKING: inside the device. */
+static CUresult map_page(struct view *v, int file, uint64_t span)
 {
     const struct driver *t = v->device->driver;
     CUmemGenericAllocationHandle handle;
     CUresult result = t->cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)file, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     if (result)
         return result;
-    result = t->cuMemMap(v->base + (v->mapped << v->shift), 1ull << v->shift, 0, handle, 0);
-    v->mapped += !result;
+    result = t->cuMemMap(v->base + (v->mapped << v->shift), span << v->shift, 0, handle, 0);
+    v->mapped += result ? 0 : span;
     if (t->cuMemRelease(handle)) /* it would be lost: a refusal is asked for once more */
         t->cuMemRelease(handle);
     if (result || v->mapped < v->pages)
         return result;
     CUmemAccessDesc access = device_access(v->device);
     return t->cuMemSetAccess(v->base, v->pages << v->shift, &access, 1);
+}
+
+static int no_sense(int file)
+{
+    close(file);
+    return error_set(CENOTE_INVALID | ERROR_ANSWER, 0, "the answer about shared memory makes no sense");
 }
 
 /* Page by page: asked for, mapped, and its descriptor closed. */
@@ -204,14 +210,17 @@ static int map_pages(const struct share_message *m, struct view *v)
     if (!result)
         result = region_reserve(v->device, v->pages << v->shift, 1ull << v->shift, &v->base);
     device_leave(v->device);
-    for (uint64_t page = 1; !result && page <= v->pages; page++) {
+    while (!result && v->mapped < v->pages) {
         struct share_reply reply;
-        int file, error = share_ask(m, page, &reply, &file);
+        int file, error = share_ask(m, v->mapped + 1, &reply, &file);
+        uint64_t span = error ? 0 : 1ull << reply.span_shift;
         if (error)
             return error;
+        if (span > v->pages - v->mapped)
+            return no_sense(file);
         result = device_enter(v->device);
         if (!result)
-            result = map_page(v, file);
+            result = map_page(v, file, span);
         device_leave(v->device);
         close(file);
     }

@@ -7,7 +7,7 @@
 #include "pool/pool.h"
 
 #define SHARE_MAGIC   0x65724853u
-#define SHARE_VERSION 2u
+#define SHARE_VERSION 3u
 
 /* What a cenote_share holds. */
 struct share_message {
@@ -36,8 +36,10 @@ struct share_reply {
     uint32_t magic;
     int32_t  error;                 /* enum cenote_error; if not 0 nothing below counts but `result` */
     int32_t  result;                /* the CUresult behind it */
-    uint32_t shift;                 /* log2 of the page size; 0: a segment, which counts as one page */
-    uint64_t pages;                 /* under the block */
+    uint32_t shift;                 /* log2 of the size of its smallest pages; 0: a segment, which counts as one page */
+    uint32_t span_shift;            /* log2 of how many of that size the page has that was asked for */
+    uint32_t unused;
+    uint64_t pages;                 /* of that size, under the block */
     uint64_t serial;                /* of the first one: never the same for two pages in the life of the exporter */
     uint64_t lead;                  /* bytes from where the first one begins to the block */
     uint64_t bytes;                 /* of the block */

@@ -242,6 +242,8 @@ bool share_is_sound(const struct share_reply *reply, size_t length)
         return false;
     if (!reply->shift)
         return reply->pages == 1;
+    if (reply->span_shift > SHIFT_MAX || 1ull << reply->span_shift > reply->pages)
+        return false;
     return reply->shift >= SHIFT_LEAST && reply->shift <= SHIFT_MAX && !(reply->lead >> reply->shift) &&
            (reply->lead + reply->bytes - 1) >> reply->shift == reply->pages - 1;
 }

@@ -56,20 +56,21 @@ void fill_close(struct fill *f)
 /* Lists the slots that lack a page. The pages that stay are marked as met (pages_look_anew), so that the picker does not pick them. */
 static void list_missing(struct fill *f, struct pages *s, const struct requester *who, struct region *r, uint32_t from, uint32_t to)
 {
-    f->count = f->unmaps = f->stays = 0;
+    f->count = f->unmaps = f->stays = f->wide = 0;
     pages_look_anew(s);
-    for (uint32_t slot = from; slot < to; slot++) {
+    for (uint32_t slot = from; slot < to; slot += region_span(r, slot)) {
         bool blocked;
         if (!pages_lack(s, who, r, slot, &blocked)) {
             page_of(s, r->page[slot])->met = s->epoch; /* a sole page is not met by the look itself */
             continue;
         }
         struct fill_entry *e = &f->entries[f->count++];
-        *e = (struct fill_entry){.slot = slot, .stays = pages_may_stay(s, who, r, slot)};
+        *e = (struct fill_entry){.slot = slot, .is_wide = region_is_wide(r, slot), .stays = pages_may_stay(s, who, r, slot)};
         CHECK(!blocked || e->stays);
         *(e->stays ? &e->page : &e->old) = r->page[slot];
         f->unmaps += e->old != 0;
         f->stays += e->stays;
+        f->wide += e->is_wide && !e->stays;
     }
 }
 
@@ -84,17 +85,18 @@ static void leave_to_growth(struct picker *k, uint32_t missing, uint64_t news)
     CHECK(k->count == found || missing - k->count <= news);
 }
 
-/* The slots go into transit, and the pages that were picked, or stay, belong to them. */
-static void lift_pages(struct fill *f, struct pages *s, const struct requester *who, const struct picker *picker)
+/* The slots go into transit, and the pages that were picked, small ones and large ones, or stay, belong to them. */
+static void lift_pages(struct fill *f, struct pages *s, const struct requester *who, const struct picker pickers[2])
 {
     struct region *r = f->region;
+    uint32_t picked[2] = {0, 0};
     f->harvests = f->leaves = 0;
     f->behind = 0;
-    for (uint32_t i = 0, picked = 0; i < f->count; i++) {
+    for (uint32_t i = 0; i < f->count; i++) {
         struct fill_entry *e = &f->entries[i];
         bit_set(r->transit, e->slot);
-        if (!e->stays && picked < picker->count)
-            e->page = picker->picks[picked++].page;
+        if (!e->stays && picked[e->is_wide] < pickers[e->is_wide].count)
+            e->page = pickers[e->is_wide].picks[picked[e->is_wide]++].page;
         if (!e->page)
             continue;
         struct page *p = page_of(s, e->page);
@@ -111,6 +113,21 @@ static void lift_pages(struct fill *f, struct pages *s, const struct requester *
     }
 }
 
+/* Picks pages of one size for `missing` slots, and says how many are to be created instead of moving: growth->bytes less those of all that are. */
+static struct picker pick_for(struct fill *f, struct pages *s, const struct requester *who, uint32_t shift, uint32_t missing, struct pick *picks,
+                              uint64_t *growth)
+{
+    uint64_t news = *growth >> shift;
+    struct picker k = {.who = who, .only_shift = shift, .latest = news < missing ? s->fences.now : 0, .most = missing, .picks = picks};
+    pages_pick(s, &k);
+    leave_to_growth(&k, missing, news);
+    uint64_t bytes = (uint64_t)(missing - k.count) << shift;
+    f->creates += missing - k.count;
+    f->create_bytes += bytes;
+    *growth -= bytes < *growth ? bytes : *growth;
+    return k;
+}
+
 /*
  * Plans for the slots [from, to), found fit by heap_find under the same lock. On PLAN_READY the slots are in transit, and the driver's
  * part must follow. `growth`: bytes of new pages that are created although free pages could move, see budget.c; `allowance`: bytes that may be
@@ -124,18 +141,19 @@ enum plan fill_plan(struct fill *f, struct pages *s, const struct requester *who
     f->region = r;
     list_missing(f, s, who, r, from, to);
 
-    uint32_t missing = f->count - f->stays;
-    uint64_t news = growth >> r->shift;
-    struct picker picker = {.who = who, .only_shift = r->shift, .latest = news < missing ? s->fences.now : 0, .most = missing,
-                            .picks = f->picks};
-    pages_pick(s, &picker);
-    leave_to_growth(&picker, missing, news);
-    f->creates = missing - picker.count;
-    if (f->creates && allowance >> r->shift < f->creates)
+    uint32_t narrow = f->count - f->stays - f->wide;
+    struct picker pickers[2] = {{.count = 0}, {.count = 0}};
+    f->creates = 0;
+    f->create_bytes = 0;
+    if (f->wide)
+        pickers[true] = pick_for(f, s, who, r->shift + r->unit_shift, f->wide, f->picks, &growth);
+    if (narrow)
+        pickers[false] = pick_for(f, s, who, r->shift, narrow, f->picks + f->wide, &growth);
+    if (f->create_bytes > allowance)
         return PLAN_OVER_LIMIT;
     if (!table_reserve(&s->table, f->creates))
         return PLAN_NO_MEMORY;
-    lift_pages(f, s, who, &picker);
+    lift_pages(f, s, who, pickers);
     return PLAN_READY;
 }
 
@@ -151,7 +169,7 @@ CUresult fill_create(struct fill *f, const struct device *d, const CUmemAllocati
         struct fill_entry *e = &f->entries[i];
         if (e->page)
             continue;
-        CUresult result = d->driver->cuMemCreate(&e->handle, 1ull << f->region->shift, prop, 0);
+        CUresult result = d->driver->cuMemCreate(&e->handle, region_page_bytes(f->region, e->slot), prop, 0);
         if (result)
             return result;
         e->created = true;
@@ -192,16 +210,18 @@ static CUresult map_pages(struct fill *f, struct device *d)
 /* One call for each run of neighbouring slots: its time grows with the pages, but there are fewer calls. */
 static CUresult grant_access(struct fill *f, const struct device *d, const CUmemAccessDesc *who, uint32_t count)
 {
-    uint32_t run = 0; /* slots of it so far */
+    uint32_t from = 0, to = 0; /* the run so far */
     for (uint32_t i = 0; i < f->count; i++) {
-        uint32_t next = f->entries[i].slot + 1;
-        run += f->entries[i].mapped;
-        if (!run || (i + 1 < f->count && f->entries[i + 1].slot == next && f->entries[i + 1].mapped))
+        const struct fill_entry *e = &f->entries[i];
+        if (!e->mapped)
             continue;
-        CUresult result = region_grant(d, f->region, next - run, next, who, count);
+        from = e->slot == to ? from : e->slot;
+        to = e->slot + region_span(f->region, e->slot);
+        if (i + 1 < f->count && f->entries[i + 1].slot == to && f->entries[i + 1].mapped)
+            continue;
+        CUresult result = region_grant(d, f->region, from, to, who, count);
         if (result)
             return result;
-        run = 0;
     }
     return CUDA_SUCCESS;
 }
@@ -236,7 +256,7 @@ static void publish_entry(struct fill *f, struct pages *s, struct fill_entry *e,
     if (e->left)
         pages_unlink(s, e->home, e->home_slot);
     if (e->created) {
-        e->page = pages_add(s, e->handle, 1ull << f->region->shift);
+        e->page = pages_add(s, e->handle, region_page_bytes(f->region, e->slot));
         pages_add_spare(s, e->page);
         e->past = pages_lift(s, e->page, target);
     } else if (!e->page) {

@@ -14,6 +14,7 @@ struct fill_entry {
     CUmemGenericAllocationHandle handle;  /* of `page`, once there is one */
     struct region *home;                  /* aliases:off: where a harvested page lies, which it leaves first; NULL: it need not */
     uint32_t home_slot;
+    bool     is_wide;                     /* the slot is a unit, and its page large */
     bool     stays;                       /* `page` is mapped here already, and the device is not done with it elsewhere */
     bool     created, unmapped, left, mapped; /* done so far */
 };
@@ -25,6 +26,8 @@ struct fill {
     uint32_t           most;              /* room in both */
     uint32_t           count;
     uint32_t           creates, harvests, unmaps, leaves, stays;
+    uint32_t           wide;              /* entries of wide units whose page does not stay */
+    uint64_t           create_bytes;      /* bytes of the pages that are created */
     tick               behind;            /* the stream has to wait for what was freed up to here, see order.c; 0: for nothing */
     struct region     *region;
 };
@@ -33,6 +36,7 @@ enum plan {
     PLAN_READY,
     PLAN_OVER_LIMIT,                      /* more pages would have to be created than `allowance` */
     PLAN_NO_MEMORY,                       /* host memory */
+    PLAN_ANEW,                            /* mappings have changed: another attempt is due */
     PLAN_NEEDLESS                         /* the block has got another place, which lacks nothing: attempt.c */
 };
 

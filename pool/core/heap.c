@@ -62,14 +62,14 @@ static uint32_t line_in(const struct heap *h, const struct region *r)
     uint64_t line = h->need + h->need / LINE_SHARE;
     if (h->fixed || region_is_segment(r) || line >= r->below + r->bytes)
         return r->slots;
-    return line > r->below ? region_slot(r, r->base + line - r->below - 1) + 1 : 0;
+    return line > r->below ? slots_under(r, r->base + line - r->below - 1, 1).to : 0;
 }
 
-/* How many of the slots lie beyond the line. */
-static uint32_t slots_beyond(const struct heap *h, const struct region *r, struct slots under)
+/* How many large pages lie beyond the line. */
+static uint32_t pages_beyond(const struct heap *h, const struct region *r, struct slots under)
 {
-    uint32_t line = line_in(h, r);
-    return under.to <= line ? 0 : under.to - (under.from > line ? under.from : line);
+    uint32_t line = line_in(h, r), slots = under.to <= line ? 0 : under.to - (under.from > line ? under.from : line);
+    return (slots + (1u << r->unit_shift) - 1) >> r->unit_shift;
 }
 
 static uint32_t cost_of(const struct place *place) { return place->missing + place->beyond; }
@@ -97,12 +97,12 @@ static bool fits(struct heap *h, const struct requester *who, const struct regio
             slot = under.to;
         else
             pages_look_anew(h->pages);
-        for (; slot < under.to && !blocked; slot++)
+        for (; slot < under.to && !blocked; slot += region_span(r, slot))
             if (pages_lack(h->pages, who, r, slot, &blocked))
                 note_lack(h, who, r, slot, &blocked, place);
         if (!blocked) {
             place->region = r->number;
-            place->beyond = who->anywhere ? 0 : slots_beyond(h, r, under);
+            place->beyond = who->anywhere ? 0 : pages_beyond(h, r, under);
             return true;
         }
         at = align_up(region_slot_at(r, slot), alignment);
@@ -338,7 +338,7 @@ static void remove_piece(struct heap *h, struct region *r, uint32_t block)
 static uint32_t grow_top(struct heap *h, struct region *r, const struct place *place)
 {
     uint64_t end = place->at + place->size;
-    uint64_t top = region_is_segment(r) ? region_end(r) : r->base + align_up(end - r->base, 1ull << r->shift);
+    uint64_t top = region_is_segment(r) ? region_end(r) : r->base + align_up(end - r->base, 1ull << r->shift << r->unit_shift);
     uint32_t range = place->range;
     if (!range && r->last_block && at_number(h, r->last_block)->state == BLOCK_FREE)
         range = r->last_block; /* the place begins above the top: the free range below it reaches up to it */

@@ -30,7 +30,8 @@ struct slots {
 };
 static inline struct slots slots_under(const struct region *r, uint64_t at, uint64_t size)
 {
-    return (struct slots){region_slot(r, at), region_slot(r, at + size - 1) + 1};
+    uint32_t last = region_slot(r, at + size - 1);
+    return (struct slots){region_slot(r, at), last + region_span(r, last)};
 }
 
 /* Where a block could go. */

@@ -40,7 +40,7 @@ static const char *broken_rule_of_piece(const struct heap *h, const struct regio
 /* Do the slots [from, to) say that so many blocks begin or end in each of them, and that they lie under live bytes or not? */
 static bool slots_say(const struct region *r, uint32_t from, uint32_t to, uint32_t edges, bool busy)
 {
-    for (uint32_t slot = from; slot < to; slot++)
+    for (uint32_t slot = from; slot < to; slot += region_span(r, slot))
         if (r->edges[slot] != edges || bit_is_set(r->busy, slot) != busy)
             return false;
     return true;
@@ -61,12 +61,13 @@ static bool count_piece(const struct region *r, const struct block *b, struct he
 {
     struct slots under = slots_under(r, w->at, b->at + b->size - w->at);
     bool busy = b->state != BLOCK_FREE && b->state != BLOCK_MARGIN, fits = true;
+    uint32_t second = under.from + region_span(r, under.from), last = region_first(r, under.to - 1);
     if (under.from > w->slot)
         fits = end_slot(r, w, under.from, false);
     w->in_doubt |= b->at < w->at; /* it came in a pause, and may begin in a slot before */
     w->edges += busy;
-    if (under.to - 1 > w->slot)
-        fits = end_slot(r, w, under.to - 1, busy) && slots_say(r, under.from + 1, under.to - 1, 0, busy) && fits;
+    if (last > w->slot)
+        fits = end_slot(r, w, last, busy) && slots_say(r, second, last, 0, busy) && fits;
     return fits;
 }
 
@@ -93,7 +94,7 @@ bool heap_check(struct heap *h, const struct region *r, struct heap_walk *w, uin
     if (block || *broken || w->without_slots)
         return block && !*broken;
     uint32_t slot = w->slot;
-    if (!end_slot(r, w, r->slots, false) || !slots_say(r, slot + 1, r->slots, 0, false))
+    if (!end_slot(r, w, r->slots, false) || !slots_say(r, slot + region_span(r, slot), r->slots, 0, false))
         *broken = "18: slots are busy, and count edges, as blocks lie on them";
     return false;
 }

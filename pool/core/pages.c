@@ -145,9 +145,9 @@ void pages_unlist(struct pages *s, struct region *r)
 /* Slots in transit get their owner from fill.c, the others have a page that pages_lack found good. */
 void pages_own(struct pages *s, struct region *r, uint32_t from, uint32_t to)
 {
+    uint32_t last = region_first(r, to - 1);
     r->edges[from]++;
-    if (to - from > 1)
-        r->edges[to - 1]++;
+    r->edges[last] += last != from;
     bits_set(r->busy, from, to);
     for (uint32_t slot = from; (slot = bits_next(r->sole, slot, to, false)) < to; slot++) {
         if (bit_is_set(r->transit, slot))
@@ -164,7 +164,7 @@ void pages_own(struct pages *s, struct region *r, uint32_t from, uint32_t to)
  */
 void pages_fix(struct pages *s, struct region *r, uint32_t from, uint32_t to)
 {
-    for (uint32_t slot = from; slot < to; slot++) {
+    for (uint32_t slot = from; slot < to; slot += region_span(r, slot)) {
         if (bit_is_set(r->transit, slot))
             continue;
         page_of(s, r->page[slot])->fixed = true;
@@ -174,11 +174,11 @@ void pages_fix(struct pages *s, struct region *r, uint32_t from, uint32_t to)
 
 void pages_disown(struct pages *s, struct region *r, uint32_t from, uint32_t to, tick freed)
 {
-    CHECK(r->edges[from] && r->edges[to - 1]);
+    uint32_t end = region_first(r, to - 1);
+    CHECK(r->edges[from] && r->edges[end]);
     r->edges[from]--;
-    if (to - from > 1)
-        r->edges[to - 1]--;
-    uint32_t first = from + (r->edges[from] != 0), last = to - (to - from > 1 && r->edges[to - 1] != 0);
+    r->edges[end] -= end != from;
+    uint32_t first = r->edges[from] ? from + region_span(r, from) : from, last = r->edges[end] && end >= first ? end : to;
     bits_clear(r->busy, first, last);
     list(s, r);
     for (uint32_t slot = from; slot < to; slot++)
@@ -214,7 +214,7 @@ void pages_link(struct pages *s, uint32_t page, struct region *r, uint32_t slot)
     struct slot_ref here = {r->number, slot};
     CHECK(!r->page[slot]);
     CHECK(!s->mapped_once || !p->maps); /* invariant 25 */
-    CHECK(region_is_segment(r) || p->bytes == 1ull << r->shift); /* invariant 28 */
+    CHECK(region_is_segment(r) || p->bytes == region_page_bytes(r, slot)); /* invariant 28 */
     r->page[slot] = page;
     p->maps++;
     p->pins += r->pins[slot];
@@ -346,6 +346,7 @@ uint32_t pages_add(struct pages *s, CUmemGenericAllocationHandle handle, uint64_
     page_of(s, page)->handle = handle;
     page_of(s, page)->bytes = bytes;
     s->reserved += bytes;
+    s->small += pages_have_two_sizes(s) && bytes == 1ull << s->small_shift ? bytes : 0;
     return page;
 }
 
@@ -363,6 +364,7 @@ void pages_remove(struct pages *s, uint32_t page)
     struct page *p = page_of(s, page);
     CHECK(!p->maps && !p->owner.region);
     s->reserved -= p->bytes;
+    s->small -= pages_have_two_sizes(s) && p->bytes == 1ull << s->small_shift ? p->bytes : 0;
     p->bytes = 0; /* tells that the number is not in use */
     table_give(&s->table, page);
 }

@@ -46,12 +46,13 @@ struct pages {                      /* guarded by the pool's lock */
     struct table  table;            /* of struct page */
     struct table  regions;          /* of struct region_entry */
     uint32_t      shift;            /* log2 of the page size */
-    uint32_t      small_shift;      /* the same of pages in heaps for small blocks, see arena.h */
+    uint32_t      small_shift;      /* the same of small pages, see units.c and arena.h */
     uint32_t      epoch;            /* of the current look */
     uint32_t      spare;            /* chain of pages mapped nowhere */
     uint32_t      spares;           /* in it */
     uint64_t      spare_bytes;
     uint64_t      reserved;         /* bytes of all pages and segments */
+    uint64_t      small;            /* of these, of small pages, if there are two sizes */
     uint64_t      addresses;        /* bytes of address space */
     bool          mapped_once;      /* aliases:off: a page that moves leaves its old slot first */
     uint32_t      listed[2];        /* first of the regions in which a page may be free; [1] segments */

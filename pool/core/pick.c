@@ -38,7 +38,9 @@ static void sift_down(struct pick *picks, uint32_t count, uint32_t at)
 static void keep_oldest(struct picker *k, tick freed, uint32_t page)
 {
     struct pick pick = {freed, page};
-    if (k->count < k->most) {
+    if (!k->picks) {
+        k->count += k->count < k->most;
+    } else if (k->count < k->most) {
         uint32_t at = k->count++;
         for (; at && is_younger(pick, k->picks[(at - 1) / 2]); at = (at - 1) / 2)
             k->picks[at] = k->picks[(at - 1) / 2];
@@ -84,16 +86,16 @@ tick pages_behind(const struct pages *s, const struct requester *who, uint32_t p
     return requester_comes_after(s, who, freed, sole ? r->arena : p->arena) ? 0 : freed;
 }
 
-/* A region has pages of one size alone (invariant 28), because the driver maps a page only as a whole. */
-static bool is_of_size(const struct picker *k, uint32_t shift)
+/* A large page serves no small place, nor the other way round, because the driver maps a page only as a whole. */
+static bool is_of_size(const struct picker *k, const struct page *p)
 {
-    return shift != k->skip_shift && (!k->only_shift || shift == k->only_shift);
+    return k->segments || ((!k->skip_shift || p->bytes != 1ull << k->skip_shift) && (!k->only_shift || p->bytes == 1ull << k->only_shift));
 }
 
 static void consider(struct pages *s, struct picker *k, uint32_t page, tick freed, uint32_t arena)
 {
     struct page *p = page_of(s, page);
-    if (p->pins || p->leaving || freed > k->latest)
+    if (p->pins || p->leaving || freed > k->latest || !is_of_size(k, p))
         return;
     if (k->who) {
         if (p->met == s->epoch) /* the range that is being filled uses this page already */
@@ -151,7 +153,7 @@ static bool pick_in_region(struct pages *s, struct picker *k, struct region *r)
 
 /*
  * Fills in the picks: up to `most` pages, those that were freed longest ago first. For a move spares count as never used and go before all
- * others; so `latest` 0, when the pool grows instead, leaves only spares and pages never used.
+ * others; so `latest` 0, when the pool grows instead, leaves only spares and pages never used. Without `picks` they are only counted.
  */
 void pages_pick(struct pages *s, struct picker *k)
 {
@@ -159,17 +161,18 @@ void pages_pick(struct pages *s, struct picker *k)
     for (uint32_t number = s->listed[k->segments]; number;) {
         struct region *r = region_of(s, number);
         number = r->next_listed;
-        if ((k->only_arena && r->arena != k->only_arena) || (k->skip_sources && r->foreign) || !is_of_size(k, r->shift))
+        if ((k->only_arena && r->arena != k->only_arena) || (k->skip_sources && r->foreign))
             continue;
         if (!pick_in_region(s, k, r))
             pages_unlist(s, r);
     }
     for (uint32_t page = k->segments || k->only_arena ? 0 : s->spare; page; page = page_of(s, page)->next_spare) {
         struct page *p = page_of(s, page);
-        if (is_of_size(k, 63 - (uint32_t)__builtin_clzll(p->bytes)) && (!k->who || may_come_after(s, k->who, p->freed, p->arena)))
+        if (!k->who || may_come_after(s, k->who, p->freed, p->arena))
             consider(s, k, page, k->who ? 0 : p->freed, p->arena);
     }
-    sort_oldest_first(k);
+    if (k->picks)
+        sort_oldest_first(k);
 }
 
 /* Of the slots [from, to) of a region. */
@@ -201,6 +204,9 @@ void pages_sum_spares(const struct pages *s, struct pages_sums *sums)
 static const char *broken_rule_at(struct pages *s, struct region *r, uint32_t slot)
 {
     uint32_t page = r->page[slot];
+    if (region_first(r, slot) != slot)
+        return page || r->edges[slot] || bit_is_set(r->home, slot) || !bit_is_set(r->sole, slot) ?
+               "29: the first slot of a wide unit speaks for it" : NULL;
     bool sole = bit_is_set(r->sole, slot), busy = bit_is_set(r->busy, slot), transit = bit_is_set(r->transit, slot);
     if (!page)
         return sole || bit_is_set(r->home, slot) ? "1: a slot without a page has no home or sole bit" :
@@ -228,8 +234,8 @@ static const char *broken_rule_of_page(struct pages *s, uint32_t page)
     for (struct slot_ref at = p->home; at.region; at = region_of(s, at.region)->next_alias[at.slot]) {
         if (region_of(s, at.region)->page[at.slot] != page || ++maps > p->maps)
             return "6: the chain of a page lists the slots that map it";
-        if (!region_is_segment(region_of(s, at.region)) && p->bytes != 1ull << region_of(s, at.region)->shift)
-            return "28: a region has pages of one size";
+        if (!region_is_segment(region_of(s, at.region)) && p->bytes != region_page_bytes(region_of(s, at.region), at.slot))
+            return "28: a page is as large as its place";
         pins += region_of(s, at.region)->pins[at.slot];
         fixed = fixed || (region_of(s, at.region)->fixed && region_of(s, at.region)->arena == p->arena);
     }

@@ -1,8 +1,16 @@
 /*
  * region.c: address space, and what each slot of it is mapped to.
  *
- * A region is one reservation, an array of slots of the pool's page size. A slot maps one page or none. What the slots mean is decided
- * by pages.c; which bytes of them are in blocks, by heap.c. This file only keeps the arrays and speaks to the driver about addresses.
+ * A region is one reservation, an array of slots. A slot maps one page or none. What the slots mean is decided by pages.c; which bytes of them are in
+ * blocks, by heap.c. This file only keeps the arrays and speaks to the driver about addresses.
+ *
+ * Where a pool has pages of two sizes, the slots of most regions have the smaller one, and 2^unit_shift neighbours are a UNIT. A unit is split, and
+ * each of its slots maps a small page or none; or it is WIDE, and maps one large page or none. The first slot of a wide unit speaks for all of them:
+ * it has the page, the bits and the counts. The others are silent: no page, always sole, which is what a search passes over, and no thread asks them
+ * anything else. An address in a wide unit is in its first slot (region_slot). units.c decides which unit is wide, and only while it maps nothing.
+ *
+ *     slots    |    0    |    1    |    2    |    3    |    4    |    5    |    6    |    7    |
+ *     units    [ wide: one page of four slots          ][ split: up to four pages of one slot  ]
  *
  * A segment is a region of one slot, of any size: memory that an async pool, cuMemAlloc or the caller gave as a whole. Its page cannot
  * move, so the layers above need no other special case for memory without virtual memory management.
@@ -37,6 +45,7 @@ static uint64_t lay_out(struct region *r, char *memory)
     r->busy = carve(memory, &used, words);
     r->transit = carve(memory, &used, words);
     r->broken = carve(memory, &used, words);
+    r->wide = carve(memory, &used, words);
     r->page = carve(memory, &used, r->slots * sizeof *r->page);
     r->edges = carve(memory, &used, r->slots * sizeof *r->edges);
     r->pins = carve(memory, &used, r->slots * sizeof *r->pins);
@@ -53,6 +62,7 @@ bool region_open(struct region *r, uint64_t base, uint64_t bytes, uint32_t shift
     r->base = base;
     r->bytes = bytes;
     r->shift = shift;
+    r->unit_shift = 0;
     r->slots = shift == SEGMENT_SHIFT ? 1 : (uint32_t)(bytes >> shift);
     r->metadata_bytes = lay_out(r, NULL);
     char *memory = memory_map(r->metadata_bytes);
@@ -64,6 +74,36 @@ bool region_open(struct region *r, uint64_t base, uint64_t bytes, uint32_t shift
     r->shares_granule = NULL;
     r->foreign = r->is_listed = false;
     return true;
+}
+
+/* Makes units of the slots, all of them wide. Nothing is mapped yet. */
+void region_join_slots(struct region *r, uint32_t unit_shift)
+{
+    r->unit_shift = unit_shift;
+    for (uint32_t unit = 0; unit < r->slots >> unit_shift; unit++)
+        region_set_wide(r, unit, true);
+}
+
+/*
+ * From now on the unit maps one page, or a page in each slot. Nothing is mapped there, no block lies there, and nobody is at work on it. The tick of
+ * the last free becomes that of all its slots.
+ */
+void region_set_wide(struct region *r, uint32_t unit, bool wide)
+{
+    uint32_t from = unit << r->unit_shift, to = from + (1u << r->unit_shift);
+    tick freed = 0;
+    for (uint32_t slot = from; slot < to; slot++)
+        freed = freed > r->freed[slot] ? freed : r->freed[slot];
+    for (uint32_t slot = from; slot < to; slot++)
+        r->freed[slot] = freed;
+    bits_clear(r->busy, from, to);
+    if (wide) {
+        bit_set(r->wide, unit);
+        bits_set(r->sole, from + 1, to);
+    } else {
+        bit_clear(r->wide, unit);
+        bits_clear(r->sole, from + 1, to);
+    }
 }
 
 void region_close(struct region *r)
@@ -88,7 +128,7 @@ CUresult region_unreserve(const struct device *d, uint64_t base, uint64_t bytes)
 
 CUresult region_map(struct device *d, const struct region *r, uint32_t slot, CUmemGenericAllocationHandle page)
 {
-    CUresult result = d->driver->cuMemMap(region_slot_at(r, slot), 1ull << r->shift, 0, page, 0);
+    CUresult result = d->driver->cuMemMap(region_slot_at(r, slot), region_page_bytes(r, slot), 0, page, 0);
     if (!result)
         atomic_fetch_add_explicit(&d->mappings, 1, memory_order_relaxed);
     return result;
@@ -96,7 +136,7 @@ CUresult region_map(struct device *d, const struct region *r, uint32_t slot, CUm
 
 CUresult region_unmap(struct device *d, const struct region *r, uint32_t slot)
 {
-    CUresult result = d->driver->cuMemUnmap(region_slot_at(r, slot), 1ull << r->shift);
+    CUresult result = d->driver->cuMemUnmap(region_slot_at(r, slot), region_page_bytes(r, slot));
     if (!result)
         atomic_fetch_sub_explicit(&d->mappings, 1, memory_order_relaxed);
     return result;

@@ -45,7 +45,7 @@ struct region_copy {
     bool     fixed, is_segment;
 };
 
-struct slot_copy {                          /* of one that maps a page or is not at rest */
+struct slot_copy {                          /* of one that maps a page or is not at rest; not of silent ones */
     uint32_t slot, page, edges, pins;
     tick     freed;
     bool     sole, home, busy, transit, broken;

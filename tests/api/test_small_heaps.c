@@ -3,6 +3,7 @@
  * and blocks of middle size do so, too, and a hole in any heap serves any block. Pages here have 2 MiB, if a case does not say otherwise: blocks of
  * up to 128 KiB are small, those of up to 1 MiB of middle size.
  */
+#include "pool/pool.h"
 #include "tests/api/scene.h"
 
 #define CARD   (4 * GIB)
@@ -280,6 +281,7 @@ static void open_two_sizes(struct scene *scene, uint64_t limit)
     struct held large;
     shape.charge_cost = true;
     strcpy(shape.prices, "contended");
+    units_split_pages = 0; /* blocks that are not small have large pages from the first one on */
     options.page_mib = 8;
     options.harvest_budget = 0.01;
     options.limit = limit;
@@ -294,6 +296,7 @@ static void close_two_sizes(struct scene *scene)
     DONE(cenote_pool_trim(scene->pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(reserved(scene), 0);
     scene_close(scene);
+    units_split_pages = SPLIT_PAGES;
 }
 
 #define SMALLS 240

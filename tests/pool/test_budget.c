@@ -79,39 +79,43 @@ CASE(without_a_budget_pages_always_move_and_with_none_once)
     EXPECT_EQ(growth(1), UINT64_MAX);
 }
 
+/* So many pages of 2 MiB are created. */
+static void create(uint32_t pages)
+{
+    pool.remap.fill.creates = pages;
+    pool.remap.fill.create_bytes = (uint64_t)pages << 21;
+}
+
 /* Of ten pages three moved. */
 CASE(mixed_fills_are_booked_by_page)
 {
     reset(0.01);
-    struct region region = {.shift = 21};
-    pool.remap.fill.region = &region;
     pool.remap.fill.count = 10;
-    pool.remap.fill.creates = 7;
+    create(7);
     budget_book_fill(&pool, 100, 20, 50);
     EXPECT_EQ(pool.remap.creating_ns, 135);
     EXPECT_EQ(pool.remap.moving_ns, 35);
-    pool.remap.fill.creates = 0;
+    create(0);
     budget_book_fill(&pool, 0, 20, 50);
     EXPECT_EQ(pool.remap.creating_ns, 135);
     EXPECT_EQ(pool.remap.moving_ns, 105);
-    pool.remap.fill.creates = 10;
+    create(10);
     budget_book_fill(&pool, 100, 0, 50);
     EXPECT_EQ(pool.remap.creating_ns, 285);
     EXPECT_EQ(pool.remap.moving_ns, 105);
 }
 
-/* Of 10 pages that are created, 4 are in place of pages of the other size, which were a little larger. */
+/* Of 20 MiB that are created, 8 are in place of pages of the other size. */
 CASE(pages_in_place_of_pages_of_the_other_size_have_moved)
 {
     reset(0.01);
-    struct region region = {.shift = 21};
-    pool.remap.fill.region = &region;
-    pool.remap.fill.count = pool.remap.fill.creates = 10;
-    pool.remap.exchanged = 9ull << 20;
+    pool.remap.fill.count = 10;
+    create(10);
+    pool.remap.exchanged = 8ull << 20;
     budget_book_fill(&pool, 100, 20, 50);
     EXPECT_EQ(pool.remap.creating_ns, 90);
     EXPECT_EQ(pool.remap.moving_ns, 80);
-    EXPECT_EQ(pool.remap.exchanged, 1 << 20);
+    EXPECT_EQ(pool.remap.exchanged, 0);
     budget_book_fill(&pool, 100, 0, 50);
     EXPECT_EQ(pool.remap.creating_ns, 240);
     EXPECT_EQ(pool.remap.moving_ns, 80);

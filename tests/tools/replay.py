@@ -148,13 +148,13 @@ class Replay(unittest.TestCase):
         del os.environ["CENOTE_CONF"]
 
     def test_where_the_driver_time_goes(self):
-        """Two pages of 8 MiB are made for the first stream and move to the second; one more tells at the start what the device can do."""
+        """Eight pages of 2 MiB are made for the first stream and move to the second; one more tells at the start what the device can do."""
         block = 16 * MIB
         path = self.trace(f"0,a,1,{block},1,0\n1,f,1,,1,0\n2,a,2,{block},2,0\n3,f,2,,2,0\n")
         got = self.figures("--prices", "h100", path)
         split = got["driver_first_split"]
-        self.assertEqual((split["pages_created"], split["pages_moved"]), (2, 2))
-        self.assertEqual((split["create_ns"], split["map_ns"], split["access_ns"]), (3 * 18000, 5 * 1450, 5 * 50000))
+        self.assertEqual((split["pages_created"], split["pages_moved"]), (8, 8))
+        self.assertEqual((split["create_ns"], split["map_ns"], split["access_ns"]), (9 * 18000, 17 * 1450, 17 * 50000))
         self.assertEqual((split["unmap_ns"], split["release_ns"]), (30000, 32000))
         self.assertLess(sum(split[each] for each in split if each.endswith("_ns")), got["driver_first_ns"])
         self.refused(1, "--under", "--under", "native,other", path)
