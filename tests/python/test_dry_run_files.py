@@ -1,4 +1,7 @@
-"""A dry run overwrites no checkpoint of an earlier run, however the program saves; what it has made itself it writes again, and loads."""
+"""A dry run changes no file of before, however the program saves and rotates; what it has made itself it writes again, and loads. How files are kept
+without PyTorch is in test_kept.py."""
+import textwrap
+
 import pytest
 from test_dry_run import dry, line_of  # noqa: F401
 
@@ -36,20 +39,21 @@ SAVES = """
     with open("opened.pt", "wb") as file:
         torch.save(state, file)
 """
-KEPT = ("first.pt", "first.safetensors", "best.pt", "keyword.pt", "replaced.pt", "last.pt", "copied.pt", "weights.safetensors", "model.safetensors")
+KEPT = ("first.pt", "first.safetensors", "best.pt", "keyword.pt", "replaced.pt", "last.pt", "copied.pt", "weights.safetensors",
+        "model.safetensors", "opened.pt")
 
 
 @pytest.mark.parametrize("there", [True, False])
 def test_checkpoints_of_earlier_runs_stay(dry, tmp_path, there):  # noqa: F811
-    for name in (*KEPT, "opened.pt") if there else ():
+    for name in KEPT if there else ():
         (tmp_path / name).write_text("mine")
     done, found = dry(SAVES, "--gpu", "2GiB", "--steps", "0")
     assert done.returncode == 0, done.stdout + done.stderr
     assert [name for name in KEPT if (tmp_path / name).read_bytes() == b"mine"] == (list(KEPT) if there else [])
     assert sorted(one["path"].rpartition("/")[2] for one in found["kept"]) == (sorted(KEPT) if there else [])
-    assert (f"\nkept as it was: first.pt (torch.save, train.py:{line_of(SAVES, 'first.pt')})" in done.stdout) == there
-    assert ("replaced.pt (os.replace" in str(done.stdout) or ", and 5 more" in done.stdout) == there
-    assert (tmp_path / "opened.pt").stat().st_size > 1000  # its open has emptied it: no wrapper can keep that
+    assert (f"\nkept as it was: first.pt (train.py:{line_of(SAVES, 'first.pt')} overwrites it)" in done.stdout) == there
+    assert (", and 6 more; what the script wrote in its place is gone" in done.stdout) == there
+    assert not list(tmp_path.glob(".cenote-dry-*"))
     assert (tmp_path / "own2.pt").stat().st_size > 0
 
 
@@ -61,3 +65,54 @@ def test_what_the_first_run_has_made_the_second_may_write(dry, tmp_path):  # noq
     """
     done, found = dry(code, "--gpu", "2GiB")
     assert done.returncode == 1 and found["kept"] == [] and "kept as it was" not in done.stdout
+
+
+def test_a_folder_that_is_made_anew(dry, tmp_path):  # noqa: F811
+    """safetensors renames by a system call of its own, to where the folder is not."""
+    code = """
+        import os, shutil, torch
+        from safetensors.torch import load_file, save_file
+        for n in range(3):
+            shutil.rmtree("ck")
+            os.makedirs("ck")
+            save_file({"w": torch.full((4,), n)}, "ck/w.safetensors")
+            torch.save(n, "ck/n.pt")
+            os.rename("ck", "moved")
+            os.rename("moved", "ck")
+            assert load_file("ck/w.safetensors")["w"].sum() == 4 * n and torch.load("ck/n.pt", mmap=True) == n
+            assert len(os.listdir("ck")) == 2
+        torch.empty(1, device="cuda")
+    """
+    (tmp_path / "ck").mkdir()
+    for name in ("w.safetensors", "n.pt", "other"):
+        (tmp_path / "ck" / name).write_text("mine")
+    done, found = dry(code, "--gpu", "2GiB")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [(tmp_path / "ck" / name).read_text() for name in ("w.safetensors", "n.pt", "other")] == ["mine"] * 3
+    assert sorted(path.name for path in tmp_path.rglob("*")) == sorted(["ck", "n.pt", "other", "w.safetensors", "out.json", "train.py"])
+    one, = found["kept"]
+    assert one["path"] == str(tmp_path / "ck") and (one["how"], one["is_kept"]) == ("removes", True) and one["file"].endswith("train.py")
+    assert f"\nkept as it was: ck (train.py:{line_of(code, 'rmtree')} removes it); what the script wrote in its place is gone" in done.stdout
+
+
+TRAINER = """
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+    data = [{"input_ids": torch.arange(16), "labels": torch.arange(16)}] * 64
+    model = GPT2LMHeadModel(GPT2Config(n_embd=64, n_layer=1, n_head=2, vocab_size=128))
+    Trainer(model, TrainingArguments("out", per_device_train_batch_size=4, max_steps=4, save_steps=2, save_total_limit=1, report_to="none"),
+            train_dataset=data).train()
+"""
+
+
+@pytest.mark.deep
+def test_a_trainer_that_deletes_old_checkpoints(dry, run, tmp_path):  # noqa: F811
+    """A real Trainer of Transformers, in the folder of its last run."""
+    (tmp_path / "train.py").write_text(textwrap.dedent(TRAINER))
+    assert run("run", "--sim", "2GiB", "train.py").returncode == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "out/checkpoint-4").rglob("*") if path.is_file()}
+    (tmp_path / "out/checkpoint-4").rename(tmp_path / "out/checkpoint-1")
+    done, found = dry(TRAINER, "--gpu", "2GiB", "--steps", "0", fresh=True)
+    assert done.returncode == 0 and "out/checkpoint-1 (train.py:" in done.stdout, done.stdout + done.stderr
+    assert len(before) > 5 and {tmp_path / "out/checkpoint-4" / path.relative_to(tmp_path / "out/checkpoint-1"): path.read_bytes()
+                                for path in (tmp_path / "out/checkpoint-1").rglob("*") if path.is_file()} == before

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.simulation
 
 # Starts a process in a session of its own, as torchrun does, another one whose parent has ended, and one below itself.
 PROGRAM = """
+echo theirs > old
 setsid sh -c 'echo $$ >> "$PIDS"; exec sleep 600' &
 (sh -c 'echo $$ >> "$PIDS"; exec sleep 600' &)
 sh -c 'echo $$ >> "$PIDS"; exec sleep 600' &
@@ -51,6 +52,7 @@ def started(clean, tmp_path):
 
     def call(*options, ranks=1):
         (tmp_path / "program.sh").write_text(PROGRAM)
+        (tmp_path / "old").write_text("mine")
         numbers = tmp_path / "numbers"
         child = subprocess.Popen([*CENOTE, "dry-run", "--gpu", "1GiB", *options, "--", "sh", "program.sh"], cwd=tmp_path, stdin=subprocess.DEVNULL,
                                  env={**clean, "PIDS": str(numbers), "TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -74,7 +76,8 @@ def test_a_command_that_is_killed_takes_all_with_it(started, tmp_path, number, o
     child.send_signal(number)
     assert child.wait(20) == -number
     until(lambda: all(map(is_gone, numbers)))
-    until(lambda: not [path for path in tmp_path.iterdir() if path.name.startswith("cenote-dry-")])
+    until(lambda: not [path for path in tmp_path.iterdir() if "cenote-dry-" in path.name])
+    assert (tmp_path / "old").read_text() == "mine"
 
 
 def test_a_group_that_is_killed_takes_with_it_what_has_a_session_of_its_own(started):

@@ -21,8 +21,7 @@ from cenote.base.mistake import Mistake
 from cenote.fit import advice, cards, copies, job, limit, rows, several, stall, verdict
 from cenote.fit import search as searching
 from cenote.fit.verdict import Answer, Outcome
-from cenote.inside import kept
-from cenote.launch import command_line, environment, processes, ranks, run
+from cenote.launch import command_line, environment, kept, processes, ranks, run
 from cenote.launch.environment import Wish
 from cenote.launch.keeper import Keeper
 from cenote.places import NotBuilt
@@ -58,8 +57,8 @@ MORE = """examples:
 --search: if NAME is in capitals it is an environment variable. Otherwise it is an argument of the script: if the command line has --NAME N, --NAME=N
 or NAME=N (- and _ are alike), the number is replaced; else --NAME N is added. The search assumes that a larger value needs more memory.
 
-The script really runs, and can write files; torch.save and safetensors overwrite none that was there before. After its last step the script is ended
-at once, as by a power cut.
+The script really runs, and can write files; what it does to files that were there before, it does to stand-ins. After its last step the script is
+ended at once, as by a power cut.
 Exit status: 0 it fits, 1 it does not, 2 a mistake in the options, 3 no verdict: the script failed by itself, or used no GPU, 4 it fits after it
 caught an out of memory, 5 it depends on values that cannot be known, 6 it fits for now, and memory grows at each step,
 7 it fits, and its peak is above --limit, 8 above that of --baseline."""
@@ -147,10 +146,10 @@ class Stage:
     def __init__(self, options: argparse.Namespace, program: Sequence[str]) -> None:
         self.options = options
         self.preload = run.preload_library()
+        self.keeps = kept.library(self.preload)
         self.prices = environment.prices(options.prices, self.preload)
         self.runs = self.copied = 0
         self.folder = tempfile.TemporaryDirectory(prefix="cenote-dry-files-", ignore_cleanup_errors=True)
-        self.files = kept.List(os.path.join(self.folder.name, "list"))
         is_search_of_argument = options.search is not None and not options.search.is_variable
         has_several = is_search_of_argument or len(options.cards) > 1 or options.advise is not None
         has_copies = has_several and program[0] != "--" and job.read(options, program) is None
@@ -159,6 +158,8 @@ class Stage:
     def variables(self, capacity: int, allocator: str, more: dict[str, str], devices: Optional[int]) -> dict[str, str]:
         old = {**os.environ, **more}
         new = environment.prepare(Wish(capacity, devices, None, allocator, prices=self.prices), old, self.preload)
+        new[environment.PRELOAD] = environment.merge_preload(self.keeps, new[environment.PRELOAD])
+        new[environment.DRY_FILES] = self.folder.name
         new[environment.CENOTE] = "on" if allocator == "cenote" else "off"
         new.pop(environment.LABELS, None)  # inside/fit_report.py switches labels on
         return new
@@ -171,7 +172,6 @@ class Stage:
         asked = job.read(self.options, program) if world is None else job.of(world, program)
         variables = self.variables(capacity, allocator, more or {}, asked[0].node if asked else self.options.devices)
         variables[environment.DRY_UNKNOWN], variables[environment.DRY_STEPS] = unknown or self.options.unknown, str(self.options.steps)
-        variables[environment.DRY_FILES] = self.files.path
         run.prepare_plugin(not self.runs and program[0] != "--", variables)
         is_first, self.runs, is_doubtful = not self.runs, self.runs + 1, False
         if self.copies is not None and not is_first and asked is None and self.copies.can_begin(program, variables):
@@ -192,8 +192,8 @@ class Stage:
         return found
 
     def kept(self) -> dict[str, Any]:
-        """In the JSON: files that no run has overwritten."""
-        return {"kept": [one._asdict() for one in self.files.kept()]}
+        """In the JSON."""
+        return {"kept": [{**one._asdict(), "is_kept": one.is_kept} for one in kept.read(self.folder.name)]}
 
     def why_from_the_start(self) -> str:
         """Why runs after the first did not begin at a copy; empty if they did, or if there were none."""
@@ -331,14 +331,22 @@ def dry_run(options: argparse.Namespace, program: list[str]) -> int:
     stage = Stage(options, program)
     from cenote.simulated import demands
     demands.warn(os.path.dirname(stage.preload))
+    try:
+        return tell(stage, options, program, baseline)
+    finally:
+        kept.clear(stage.folder.name)
+
+
+def tell(stage: Stage, options: argparse.Namespace, program: list[str], baseline: Optional[limit.Baseline]) -> int:
+    """Runs, prints and writes the answer, and returns the exit status."""
     if options.search is not None:
         result = searching.find(stage, options.search, program)
-        print("\n".join([searching.text(result), *cards.caveats(options.cards), *kept.lines(stage.files.kept())]), flush=True)
+        print("\n".join([searching.text(result), *cards.caveats(options.cards), *kept.lines(kept.read(stage.folder.name))]), flush=True)
         write_json(options.json, {**searching.content(result), **stage.kept()})
         return UNKNOWN if result.failed is not None else FITS_NOT if result.best is None else STATUSES[result.tried[result.best].verdict]
     if len(options.cards) > 1:
         found = several.ask(stage, options.cards, program)
-        print("\n".join([several.text(program, found, options.allocator), *kept.lines(stage.files.kept()),
+        print("\n".join([several.text(program, found, options.allocator), *kept.lines(kept.read(stage.folder.name)),
                          *several.hint(found, options.line)]), flush=True)
         write_json(options.json, {**several.content(program, found), **stage.kept()})
         return STATUSES[found.verdict]
@@ -346,7 +354,7 @@ def dry_run(options: argparse.Namespace, program: list[str]) -> int:
     given = advice.ask(stage, answer, program, options.advise) if options.advise is not None else None
     judged = limit.judge(answer, options.limit, baseline)
     print("\n".join([verdict.text(program, answer, options.devices or 1, options.cards[0].full_title), *cards.caveats(options.cards),
-                     *kept.lines(stage.files.kept()), *judged.lines,
+                     *kept.lines(kept.read(stage.folder.name)), *judged.lines,
                      *(rows.lines(given) if given is not None else advice.hint(answer, options.line))]), flush=True)
     write_json(options.json, {**verdict.content(program, answer), **judged.content, **stage.kept(),
                               **({"advice": rows.content(given)} if given is not None else {})})

@@ -9,9 +9,10 @@ import os
 import re
 import signal
 import time
-from typing import NamedTuple, Optional
+from typing import Optional
 
 from cenote.base import source
+from cenote.base.stacks import Frame, last_stack
 from cenote.launch import environment
 
 ENDING, ASK, TELL = environment.DRY_STACKS, environment.DRY_ASK, environment.DRY_TELL
@@ -19,23 +20,6 @@ ANSWER = 5  # s that a process has to write its stack: it may be stopped, or wai
 STILL = 0.1  # s without a write: the stack is whole
 TAIL = 1 << 16  # bytes that are read: the last stacks are in them
 COMPILES = os.path.join("native", "adapter.py")
-FRAME = re.compile(r'  File "(.*)", line (\d+)(?: in (.*))?')
-
-
-class Frame(NamedTuple):
-    file: str
-    line: int
-    function: str
-
-    def __str__(self) -> str:
-        return f"{source.shown(self.file)}:{self.line}" + (f" in {self.function}" if self.function else "")
-
-
-def last_stack(text: str) -> list[Frame]:
-    """The last stack that faulthandler wrote, innermost frame first."""
-    last = re.split(r"(?m)^(?:Stack|Current thread|Thread) .*$", text)[-1]
-    found = (FRAME.match(line) for line in last.splitlines())
-    return [Frame(match[1], int(match[2]), match[3] or "") for match in found if match]
 
 
 def listens(pid: int, number: int = ASK) -> bool:

@@ -4,8 +4,8 @@ hook.py calls `begin` when torch is imported and CENOTE_DRY_RUN names a folder. 
 one file there, PID.json. It is written anew at each step and whenever memory runs out, so that a file remains if the process is killed. Workers of
 a DataLoader use no GPU and write none.
 
-After the last step that was asked for, the process ends at once by os._exit, and no more code of the program runs. kept.py keeps the checkpoints of
-earlier runs. Exceptions in this module are dropped: they must not change what the program does.
+After the last step that was asked for, the process ends at once by os._exit, and no more code of the program runs. Exceptions in this
+module are dropped: they must not change what the program does.
 """
 import atexit
 import faulthandler
@@ -22,11 +22,11 @@ from types import FrameType, ModuleType
 from typing import Any, Iterator, Optional
 
 from cenote.base import outputs, source
-from cenote.inside import holdings, kept, late_state, rise, seen, values
+from cenote.inside import holdings, late_state, rise, seen, values
 from cenote.inside.moment import Moment
 from cenote.labels import hooks, step_counter
 from cenote.labels.names import Names
-from cenote.launch import environment
+from cenote.launch import environment, kept
 from cenote.native import bindings
 from cenote.remedies.program import Remedies
 
@@ -341,7 +341,7 @@ def begin(torch: ModuleType) -> None:
     if not torch.version.cuda or not os.path.isdir(folder):
         return
     if os.environ.get(environment.DRY_FILES):
-        kept.begin(torch, os.environ[environment.DRY_FILES])
+        kept.begin(os.environ[environment.DRY_FILES])
     watch = Watch(torch, folder, int(steps))
     watch.names = hooks.label_names(torch, say)
     watch.tell_stacks()  # also while a library is compiled

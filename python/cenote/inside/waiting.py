@@ -52,7 +52,8 @@ def why_not(files: set[str]) -> str:
         return "the program uses the GPU before it reads its arguments"
     if has_children():
         return "the program has started processes before it reads its arguments"
-    ours = os.path.join(places.cache_folder(), ""), os.path.join(watch.folder, "")  # compiled libraries, stacks
+    folders = places.cache_folder(), watch.folder, os.environ.get(environment.DRY_FILES, watch.folder)  # compiled libraries, stacks
+    ours = tuple(os.path.join(folder, "") for folder in folders)
     opened = [one.partition(" ")[2] for one in sorted(open_files() - files)]
     opened = [path for path in opened if not path.startswith(ours)]
     if opened:  # a run would go on reading where the first one stopped

@@ -14,7 +14,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Optional, Type
 
-from cenote.launch import processes
+from cenote.launch import kept, processes
 
 LINE_MAX = 1 << 16  # bytes
 ENDED = b"ended"
@@ -62,4 +62,5 @@ def keep(pipe: int, folder: str, *more: str) -> None:
     if lines[-1:] != [ENDED]:
         processes.end(folder, [int(line) for line in lines])
         for one in (folder, *more):
+            kept.clear(one)
             shutil.rmtree(one, ignore_errors=True)
