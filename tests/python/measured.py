@@ -24,4 +24,7 @@ def measure(*arguments):
 
 
 dist.destroy_process_group = measure
+# Backward in the thread that calls it: the engine's own thread lets go of the last node, and with it of a stage's input, while the caller goes on and
+# receives the next one. Whichever comes first decides where blocks lie, so that two runs of one program could hold a page more or less.
+torch.autograd.set_multithreading_enabled(False)
 runpy.run_path(sys.argv[0], run_name="__main__")
