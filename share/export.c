@@ -142,6 +142,7 @@ static int describe(cenote_pool *pool, struct block_ref *w, const struct share_r
         first->serial = atomic_fetch_add(&serials, 1) + 1;
     uint32_t joined = is_all_wide(r, under) ? r->unit_shift : 0, slot = under.from + ((uint32_t)(q->page - (q->page > 0)) << joined);
     reply->shift = region_is_segment(r) ? 0 : r->shift + joined;
+    reply->unit_shift = r->unit_shift - joined;
     reply->pages = (under.to - under.from) >> joined;
     reply->serial = first->serial;
     reply->lead = w->start - region_slot_at(r, under.from);

@@ -38,7 +38,7 @@ struct share_reply {
     int32_t  result;                /* the CUresult behind it */
     uint32_t shift;                 /* log2 of the size of its smallest pages; 0: a segment, which counts as one page */
     uint32_t span_shift;            /* log2 of how many of that size the page has that was asked for */
-    uint32_t unused;
+    uint32_t unit_shift;            /* the most that can be. So much more than the block's own bytes there may be before and behind it */
     uint64_t pages;                 /* of that size, under the block */
     uint64_t serial;                /* of the first one: never the same for two pages in the life of the exporter */
     uint64_t lead;                  /* bytes from where the first one begins to the block */

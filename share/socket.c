@@ -242,10 +242,10 @@ bool share_is_sound(const struct share_reply *reply, size_t length)
         return false;
     if (!reply->shift)
         return reply->pages == 1;
-    if (reply->span_shift > SHIFT_MAX || 1ull << reply->span_shift > reply->pages)
+    if (reply->shift < SHIFT_LEAST || reply->shift > SHIFT_MAX || reply->unit_shift > SHIFT_MAX - reply->shift || reply->span_shift > reply->unit_shift)
         return false;
-    return reply->shift >= SHIFT_LEAST && reply->shift <= SHIFT_MAX && !(reply->lead >> reply->shift) &&
-           (reply->lead + reply->bytes - 1) >> reply->shift == reply->pages - 1;
+    uint64_t last = (reply->lead + reply->bytes - 1) >> reply->shift; /* with bytes of the block */
+    return !(reply->lead >> reply->shift >> reply->unit_shift) && last < reply->pages && !((reply->pages - 1 - last) >> reply->unit_shift);
 }
 
 /* What the other process's trouble is to us. */
