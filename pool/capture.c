@@ -389,9 +389,9 @@ static int change_pins(void *address, size_t bytes, int by)
     }
     struct slots under = slots_under(r, at, bytes);
     bool valid = true;
-    for (uint32_t slot = under.from; valid && slot < under.to; slot++)
+    for (uint32_t slot = under.from; valid && slot < under.to; slot += region_span(r, slot))
         valid = r->page[slot] && !bit_is_set(r->transit, slot) && !page_of(&pool->store.pages, r->page[slot])->leaving && (by > 0 || r->pins[slot]);
-    for (uint32_t slot = under.from; valid && slot < under.to; slot++) {
+    for (uint32_t slot = under.from; valid && slot < under.to; slot += region_span(r, slot)) {
         r->pins[slot] += (uint32_t)by;
         page_of(&pool->store.pages, r->page[slot])->pins += (uint32_t)by;
         pool->groups.pins += (uint32_t)by;
