@@ -74,7 +74,8 @@ static bool has_dropped_aliases(struct climb *c)
 static uint64_t exchange(cenote_pool *pool, uint64_t bytes)
 {
     const struct fill *f = &pool->remap.fill;
-    uint32_t shift = f->region->shift + (f->wide ? f->region->unit_shift : 0);
+    bool lacks_large = f->create_bytes > (uint64_t)f->creates << f->region->shift;
+    uint32_t shift = f->region->shift + (lacks_large ? f->region->unit_shift : 0);
     uint64_t before = pool_now(pool), gone = trim_other_size(pool, shift, bytes), after = gone ? pool_now(pool) : before;
     lock_take(&pool->lock);
     budget_book_segments(pool, after - before);
@@ -156,6 +157,16 @@ static uint32_t shift_of(const struct climb *c)
     return c->request->heap ? s->small_shift : s->shift;
 }
 
+/* The same of the pages that come where units can be split. LOCKING: not the pool's lock. */
+static uint32_t least_shift(const struct climb *c)
+{
+    cenote_pool *pool = c->pool;
+    lock_take(&pool->lock);
+    bool is_split = !units_are_wide(pool, budget_need(pool, c->request->bytes));
+    lock_give(&pool->lock);
+    return is_split ? pool->store.pages.small_shift : shift_of(c);
+}
+
 /* How much memory is free, as the driver says. LOCKING: the turn. */
 void attempt_ask_driver(struct climb *c)
 {
@@ -172,7 +183,7 @@ bool attempt_has_more(struct climb *c, uint64_t bytes)
     const struct driver *t = c->pool->config.device->driver;
     CUmemGenericAllocationHandle handle;
     CUmemAllocationProp prop = provider_page_prop(c->pool);
-    uint64_t page = 1ull << c->pool->store.pages.shift;
+    uint64_t page = 1ull << c->pool->store.pages.small_shift; /* of the smallest that may be missing */
     bytes = (bytes + page - 1) & ~(page - 1);
     if (c->refused && bytes >= c->refused && c->driver_has <= c->driver_had)
         return false;
@@ -218,17 +229,16 @@ static bool may_order(const struct climb *c, uint64_t bytes)
     return c->rung >= RUNG_ORDER && !c->no_order && pending + c->siblings.cached < bytes;
 }
 
-/* LOCKING: the pool's lock on entry and on return; not between. */
-static bool has_loosened(struct climb *c, const struct units_turn *turn)
+/* The place is to be looked for anew in any case. LOCKING: the pool's lock on entry and on return; not between. */
+static void loosen(struct climb *c, const struct units_turn *turn)
 {
     cenote_pool *pool = c->pool;
     lock_give(&pool->lock);
     uint64_t before = pool_now(pool);
-    bool has = units_loosen(pool, turn);
+    c->no_loosening = !units_loosen(pool, turn);
     uint64_t after = pool_now(pool);
     lock_take(&pool->lock);
     budget_book_segments(pool, after - before);
-    return has;
 }
 
 /*
@@ -242,8 +252,10 @@ static enum plan plan(struct climb *c, struct requester *who, struct place *plac
     struct pages *s = &pool->store.pages;
     uint64_t need = budget_need(pool, c->request->bytes), news = growth(c, most), before = most_before_order(c, news, most);
     struct units_turn turn;
-    if (units_choose(pool, who, place, need, news, &turn) && has_loosened(c, &turn))
-        return PLAN_ANEW;
+    if (units_choose(pool, who, place, need, news, &turn) && !c->no_loosening) {
+        loosen(c, &turn);
+        return PLAN_ANEW; /* other threads may have taken the place meanwhile */
+    }
     enum plan plan = fill_plan(f, s, who, region_of(s, place->region), place->under.from, place->under.to, news, before);
     bool is_early = before < most;
     if (plan != PLAN_OVER_LIMIT || !(is_early || may_order(c, f->create_bytes - most)))
@@ -368,7 +380,7 @@ enum attempt attempt_serve(struct climb *c)
     if ((atomic_load(&pool->config.device->is_short) || c->request->size > more / 2) && provider_moves_pages(pool, c->arena))
         attempt_ask_driver(c);
     if (provider_moves_pages(pool, c->arena))
-        aliases_make_room(pool, (c->request->size >> shift_of(c)) + 2); /* at both edges it may touch one more */
+        aliases_make_room(pool, (c->request->size >> least_shift(c)) + 2); /* at both edges it may touch one more */
     c->now = pool_now(pool);
     lock_take(&pool->lock);
     enum attempt attempt = place_and_fill(c);

@@ -117,7 +117,7 @@ static int grow_region(cenote_pool *pool, struct arena *a, const struct request 
         return error_set(CENOTE_OUT_OF_ADDRESSES, *driver, "no %llu MiB of device address space left on device %d",
                          (unsigned long long)(bytes >> 20), pool->config.device->ordinal);
     const struct pages *s = &pool->store.pages;
-    bool has_units = !q->heap && !a->is_private;
+    bool has_units = !q->heap;
     struct region *r = open_region(base, bytes, q->heap || has_units ? s->small_shift : s->shift);
     if (r && has_units)
         region_join_slots(r, s->shift - s->small_shift);

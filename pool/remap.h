@@ -47,6 +47,7 @@ struct units_turn {
     uint32_t       count;           /* so many of them should become wide, or split, and have aliases */
     bool           wide;
 };
+bool     units_are_wide(const cenote_pool *pool, uint64_t need);
 bool     units_choose(cenote_pool *pool, const struct requester *who, struct place *place, uint64_t need, uint64_t news, struct units_turn *turn);
 bool     units_loosen(cenote_pool *pool, const struct units_turn *turn);
 

@@ -10,7 +10,9 @@
  *     every slot is idle or an alias that may go        LOOSE    the aliases go first, which takes calls of the driver and another attempt
  *     all others                                        stay as they are
  *
- * It chooses no pages (pick.c), and says nothing of heaps for small blocks and private arenas, whose slots are no units.
+ * It chooses no pages (pick.c), and says nothing of heaps for small blocks, whose slots are no units. In a private arena no unit turns that has a page of
+ * the arena's own, for that maps something and is fixed (rule 4). While a capture is open no alias goes, but idle units still turn: so a capture draws
+ * what is free, whatever its size.
  *
  * LOCKING: the turn, and the pool's lock but where it says so.
  */
@@ -116,6 +118,12 @@ static uint32_t count_turns(struct pages *s, const struct requester *who, const 
     return missing < there ? missing : there;
 }
 
+/* Does a pool that has needed so much make large pages? */
+bool units_are_wide(const cenote_pool *pool, uint64_t need)
+{
+    return need > (uint64_t)units_split_pages << pool->store.pages.shift;
+}
+
 /*
  * Before a plan for the place, which lacks pages. `news`: bytes that the pool grows by rather than have pages move. The slots under the place may be
  * others then. True: with units_loosen more units could take pages that are free, and with them another attempt is due.
@@ -124,9 +132,9 @@ bool units_choose(cenote_pool *pool, const struct requester *who, struct place *
 {
     struct pages *s = &pool->store.pages;
     struct region *r = region_of(s, place->region);
-    bool wide = need > (uint64_t)units_split_pages << s->shift;
+    bool wide = units_are_wide(pool, need);
     *turn = (struct units_turn){.region = r};
-    if (!r->unit_shift || (wide && !s->small))
+    if (!r->unit_shift || (wide && !s->small && !r->split_units))
         return false;
     struct units u = units_of(r, place->under);
     bool any = set_idle(&u, wide);

@@ -62,7 +62,7 @@ bool region_open(struct region *r, uint64_t base, uint64_t bytes, uint32_t shift
     r->base = base;
     r->bytes = bytes;
     r->shift = shift;
-    r->unit_shift = 0;
+    r->unit_shift = r->split_units = 0;
     r->slots = shift == SEGMENT_SHIFT ? 1 : (uint32_t)(bytes >> shift);
     r->metadata_bytes = lay_out(r, NULL);
     char *memory = memory_map(r->metadata_bytes);
@@ -80,6 +80,7 @@ bool region_open(struct region *r, uint64_t base, uint64_t bytes, uint32_t shift
 void region_join_slots(struct region *r, uint32_t unit_shift)
 {
     r->unit_shift = unit_shift;
+    r->split_units = r->slots >> unit_shift;
     for (uint32_t unit = 0; unit < r->slots >> unit_shift; unit++)
         region_set_wide(r, unit, true);
 }
@@ -97,10 +98,13 @@ void region_set_wide(struct region *r, uint32_t unit, bool wide)
     for (uint32_t slot = from; slot < to; slot++)
         r->freed[slot] = freed;
     bits_clear(r->busy, from, to);
+    CHECK(bit_is_set(r->wide, unit) != wide);
     if (wide) {
+        r->split_units--;
         bit_set(r->wide, unit);
         bits_set(r->sole, from + 1, to);
     } else {
+        r->split_units++;
         bit_clear(r->wide, unit);
         bits_clear(r->sole, from + 1, to);
     }

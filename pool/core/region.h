@@ -36,6 +36,7 @@ struct region {
     uint32_t slots;
     uint32_t shift;                 /* log2 of the slot size; SEGMENT_SHIFT: memory that came whole and cannot move */
     uint32_t unit_shift;            /* log2 of the slots of a unit; 0: each slot has a page of its own, whatever else */
+    uint32_t split_units;           /* units that are not wide */
     uint32_t arena;                 /* the arena to which it belongs */
     uint32_t heap;                  /* and to which of its heaps, see arena.h */
     uint32_t before, next;          /* regions of that heap, newest first; 0: none */

@@ -1,0 +1,373 @@
+/*
+ * test_units.c: pages of two sizes in one region. A small pool has small pages, a large one large pages, and what is free is used before memory is
+ * created, whatever its size. Pages here have 8 MiB, and small ones 2 MiB; SPLIT and WIDE say what idle units become. Which unit turns: pool/units.c.
+ */
+#include "tests/api/pair.h"
+
+#include "driver/driver.h"
+#include "pool/pool.h"
+
+#include <pthread.h>
+
+#define CARD  (256 * MIB)
+#define SMALL (2 * MIB)
+#define LARGE (8 * MIB)
+
+enum { WIDE = 0, SPLIT = 128 };
+
+static cenote_options options_with(const char *conf)
+{
+    cenote_options options = scene_options();
+    options.page_mib = LARGE / MIB;
+    DONE(cenote_options_parse(&options, conf));
+    return options;
+}
+
+static void open_with(struct scene *scene, const char *conf)
+{
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = options_with(conf);
+    units_split_pages = SPLIT;
+    scene_open_with(scene, &shape, &options);
+}
+
+static void end(struct scene *scene)
+{
+    units_split_pages = SPLIT;
+    scene_close(scene);
+}
+
+static uint64_t reserved(const struct scene *scene) { return scene_stats(scene->pool).reserved.current; }
+static uint64_t in_small_pages(const struct scene *scene) { return scene->pool->store.pages.small; }
+
+/* Takes it with idle units that become WIDE, or SPLIT. */
+static struct held take(struct scene *scene, uint32_t split_pages, size_t bytes, int stream)
+{
+    struct held held = {0};
+    units_split_pages = split_pages;
+    EXPECT(held_take(&held, scene->pool, bytes, scene->stream[stream]));
+    return held;
+}
+
+/* The device is done with it: its pages may go anywhere. */
+static void give(struct scene *scene, struct held *held)
+{
+    held_give(held);
+    DONE(cuCtxSynchronize());
+    DONE(cenote_pool_trim(scene->pool, UINT64_MAX, 0)); /* nothing goes; the pool sees that all is done */
+}
+
+/* So much is free afterwards, in pages of one size, on a stream that no case takes anything else on. */
+static void leave_free(struct scene *scene, uint32_t split_pages, size_t bytes)
+{
+    struct held held = take(scene, split_pages, bytes, C);
+    give(scene, &held);
+}
+
+/* A block on half a split unit, a large page in a wide one, and a quarter of the next. */
+static struct held take_mixed(struct scene *scene, struct held *first)
+{
+    *first = take(scene, SPLIT, LARGE / 2, A);
+    struct held held = take(scene, WIDE, LARGE / 2 + LARGE + SMALL, A);
+    EXPECT_EQ(held.at, first->at + first->bytes);
+    EXPECT_EQ(in_small_pages(scene), LARGE);
+    EXPECT_EQ(reserved(scene), 3 * LARGE);
+    return held;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------- which size comes */
+
+CASE(small_pages_come_first_and_large_ones_past_the_threshold)
+{
+    struct scene scene;
+    open_with(&scene, "");
+    struct held first = take(&scene, 2, 9 * MIB, A);
+    EXPECT_EQ(reserved(&scene), 10 * MIB);
+    EXPECT_EQ(in_small_pages(&scene), 10 * MIB);
+    struct held second = take(&scene, 2, 24 * MIB, A);
+    EXPECT_EQ(in_small_pages(&scene), 16 * MIB); /* of the unit that the first block began */
+    EXPECT_EQ(reserved(&scene), 16 * MIB + 24 * MIB);
+    give(&scene, &first);
+    give(&scene, &second);
+    end(&scene);
+}
+
+/* Either size serves the other's units, where those map nothing. */
+static void moves(uint32_t before, uint32_t after)
+{
+    struct scene scene;
+    open_with(&scene, "");
+    leave_free(&scene, before, 4 * LARGE);
+    EXPECT_EQ(reserved(&scene), 4 * LARGE);
+    struct held held = take(&scene, after, 4 * LARGE, A);
+    EXPECT_EQ(reserved(&scene), 4 * LARGE);
+    EXPECT_EQ(scene_stats(scene.pool).pages_created, before == SPLIT ? 16 : 4);
+    give(&scene, &held);
+    end(&scene);
+}
+
+CASE(free_small_pages_go_before_large_ones_are_made) { moves(SPLIT, WIDE); }
+CASE(free_large_pages_go_before_small_ones_are_made) { moves(WIDE, SPLIT); }
+
+/* The small pages of these units are in use elsewhere: aliases. */
+CASE(loose_units_lose_their_aliases)
+{
+    struct scene scene;
+    open_with(&scene, "");
+    struct held first = take(&scene, SPLIT, 2 * LARGE, A);
+    give(&scene, &first);
+    struct held elsewhere = take(&scene, SPLIT, 2 * LARGE, B);
+    EXPECT_EQ(reserved(&scene), 2 * LARGE);
+    leave_free(&scene, WIDE, 2 * LARGE);
+    EXPECT_EQ(reserved(&scene), 4 * LARGE);
+    struct held second = take(&scene, SPLIT, 2 * LARGE, A);
+    EXPECT_EQ(reserved(&scene), 4 * LARGE);
+    EXPECT_EQ(second.at, first.at);
+    give(&scene, &second);
+    give(&scene, &elsewhere);
+    end(&scene);
+}
+
+CASE(a_unit_turns_there_and_back)
+{
+    struct scene scene;
+    open_with(&scene, "");
+    for (int i = 0; i < 6; i++) {
+        struct held held = take(&scene, i % 2 ? WIDE : SPLIT, 3 * LARGE, A);
+        EXPECT_EQ(in_small_pages(&scene), i % 2 ? 0 : 3 * LARGE);
+        give(&scene, &held);
+        DONE(cenote_pool_trim(scene.pool, 4 * SMALL, 0));
+        EXPECT_EQ(reserved(&scene), LARGE);
+        DONE(cenote_pool_trim(scene.pool, 0, 0));
+        EXPECT_EQ(reserved(&scene), 0);
+    }
+    end(&scene);
+}
+
+/* A block beside it keeps the region, and the units behind it as they were. */
+CASE(a_large_pool_makes_large_pages_where_small_ones_have_been)
+{
+    struct scene scene;
+    open_with(&scene, "");
+    struct held stays = take(&scene, WIDE, LARGE, A), held = take(&scene, SPLIT, 3 * LARGE, A);
+    EXPECT_EQ(in_small_pages(&scene), 3 * LARGE);
+    give(&scene, &held);
+    DONE(cenote_pool_trim(scene.pool, 0, 0));
+    EXPECT_EQ(reserved(&scene), LARGE);
+    held = take(&scene, WIDE, 3 * LARGE, A);
+    EXPECT_EQ(in_small_pages(&scene), 0);
+    give(&scene, &held);
+    give(&scene, &stays);
+    end(&scene);
+}
+
+/* ------------------------------------------------------------------------------------------------------------------- blocks on both */
+
+CASE(a_block_on_both_sizes_keeps_its_contents)
+{
+    struct scene scene;
+    struct held first, mixed, other;
+    open_with(&scene, "");
+    mixed = take_mixed(&scene, &first);
+    other = take(&scene, SPLIT, 5 * MIB, B);
+    held_expect(&mixed, mixed.stream);
+    held_expect(&first, first.stream);
+    scene_judge(&scene);
+    give(&scene, &mixed);
+    give(&scene, &first);
+    give(&scene, &other);
+    DONE(cenote_pool_trim(scene.pool, 0, 0));
+    EXPECT_EQ(reserved(&scene), 0);
+    end(&scene);
+}
+
+/* Pinned memory stays mapped, and its pages move nowhere. */
+static void pin_holds(uint32_t split_pages)
+{
+    struct scene scene;
+    open_with(&scene, "limit:16MiB");
+    struct held held = take(&scene, split_pages, 2 * LARGE, A), other;
+    DONE(cenote_pin(held.at + MIB, LARGE));
+    DONE(cenote_pin(held.at + LARGE - 512, MIB));
+    give(&scene, &held);
+    EXPECT(!held_take(&other, scene.pool, LARGE, scene.stream[B]));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    held_expect(&held, scene.stream[A]); /* or as much of it as was pinned */
+    DONE(cenote_unpin(held.at + LARGE - 512, MIB));
+    DONE(cenote_unpin(held.at + MIB, LARGE));
+    EXPECT_EQ(cenote_unpin(held.at + MIB, LARGE), CENOTE_INVALID);
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(reserved(&scene), 0);
+    end(&scene);
+}
+
+CASE(pins_hold_large_pages) { pin_holds(WIDE); }
+
+CASE(pins_hold_pages_of_both_sizes)
+{
+    struct scene scene;
+    struct held first, mixed;
+    open_with(&scene, "");
+    mixed = take_mixed(&scene, &first);
+    DONE(cenote_pin(mixed.at, mixed.bytes));
+    give(&scene, &mixed);
+    give(&scene, &first);
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(reserved(&scene), 2 * LARGE + LARGE / 2);
+    held_expect(&mixed, mixed.stream);
+    DONE(cenote_unpin(mixed.at, mixed.bytes));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(reserved(&scene), 0);
+    end(&scene);
+}
+
+/* ------------------------------------------------------------------------------------------------------------------------- imported */
+
+static void import_there(struct other *other, const struct held *held)
+{
+    cenote_share share;
+    uint64_t there, words;
+    DONE(cenote_export(held->at, &share));
+    fill(held->at, 7, held->bytes);
+    DONE(other_import(other, &share, &there));
+    words = other_differ(other, there, 7, held->bytes);
+    EXPECT_EQ(words, 0);
+    DONE(other_close(other, there));
+    DONE(cuCtxSynchronize());
+    DONE(cenote_free(held->at));
+}
+
+/* Blocks that begin and end anywhere in wide and in split units. */
+CASE(blocks_on_both_sizes_are_imported)
+{
+    struct pair p;
+    struct held held[6];
+    struct sim_shape shape = shared_card();
+    cenote_options options = options_with("");
+    scene_open_with(&p.scene, &shape, &options);
+    other_start(&p.other, shape_text, CENOTE_VMM);
+    static const struct {
+        uint32_t split_pages;
+        size_t bytes;
+    } blocks[] = {{SPLIT, 5 * MIB}, {WIDE, 13 * MIB + 512}, {SPLIT, 12 * MIB}, {WIDE, 7 * MIB}, {WIDE, 3 * LARGE}, {SPLIT, 11 * MIB}};
+    for (int i = 0; i < 6; i++)
+        held[i] = take(&p.scene, blocks[i].split_pages, blocks[i].bytes, A);
+    for (int i = 0; i < 6; i++)
+        import_there(&p.other, &held[i]);
+    units_split_pages = SPLIT;
+    close_pair(&p);
+}
+
+/* ------------------------------------------------------------------------------------------------------------------------- shortage */
+
+/* Only small pages fit where another block lies beside, and all that is free is large: some of it goes back. */
+CASE(what_is_short_is_made_of_the_other_size)
+{
+    struct scene scene;
+    open_with(&scene, "limit:28MiB");
+    struct held beside = take(&scene, SPLIT, 3 * MIB, A), held;
+    leave_free(&scene, WIDE, 3 * LARGE);
+    EXPECT_EQ(reserved(&scene), 28 * MIB);
+    held = take(&scene, WIDE, 13 * MIB, A);
+    give(&scene, &held);
+    give(&scene, &beside);
+    end(&scene);
+}
+
+/* While a capture is open nothing goes back to the driver: what is free must do, whatever its size. */
+static void capture_draws(uint32_t split_pages)
+{
+    struct scene scene;
+    cenote_group *group;
+    void *at = NULL;
+    open_with(&scene, "limit:32MiB");
+    leave_free(&scene, split_pages, 4 * LARGE);
+    DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
+    DONE(cenote_capture_begin(group, scene.stream[A]));
+    DONE(cenote_alloc(scene.pool, 3 * LARGE, scene.stream[A], &at));
+    DONE(cenote_capture_end(group, scene.stream[A]));
+    DONE(cenote_free(at));
+    DONE(cenote_group_destroy(group));
+    end(&scene);
+}
+
+CASE(a_capture_draws_free_large_pages) { capture_draws(WIDE); }
+CASE(a_capture_draws_free_small_pages) { capture_draws(SPLIT); }
+
+CASE(small_pages_count_for_the_most_mappings)
+{
+    struct scene scene;
+    struct sim_books books;
+    open_with(&scene, "mappings:40,limit:64MiB");
+    for (int i = 0; i < 12; i++) {
+        struct held held = take(&scene, SPLIT, 6 * LARGE, i % SCENE_STREAMS);
+        sim_books(&books);
+        EXPECT(books.mappings <= 40);
+        give(&scene, &held);
+    }
+    end(&scene);
+}
+
+/* --------------------------------------------------------------------------------------------- while another thread takes the place */
+
+struct thief {
+    struct scene *scene;
+    atomic_int notices;
+    struct held held;
+};
+
+static void *steal(void *arg)
+{
+    struct thief *t = arg;
+    DONE(cuCtxPushCurrent(t->scene->context));
+    EXPECT(held_take(&t->held, t->scene->pool, LARGE, t->scene->stream[A])); /* of pages in place: needs no turn */
+    DONE(cuCtxPopCurrent(NULL));
+    return NULL;
+}
+
+/* The driver is about to be asked for the second unit, and the first is as it was. */
+static void at_notice(cenote_pool *pool, int change, void *address, size_t bytes, void *arg)
+{
+    struct thief *t = arg;
+    pthread_t thread;
+    (void)pool, (void)bytes, (void)address;
+    if (change != CENOTE_UNMAPPING || atomic_fetch_add(&t->notices, 1) != 1)
+        return;
+    DONE(pthread_create(&thread, NULL, steal, t));
+    DONE(pthread_join(thread, NULL));
+}
+
+CASE(a_place_is_taken_while_the_driver_keeps_the_aliases)
+{
+    struct scene scene;
+    struct thief thief = {.scene = &scene};
+    void *at = NULL;
+    open_with(&scene, "");
+    struct held first = take(&scene, SPLIT, LARGE, A), next = take(&scene, SPLIT, LARGE, A), second;
+    give(&scene, &next); /* its pages are the older ones */
+    give(&scene, &first);
+    second = take(&scene, SPLIT, LARGE, B);
+    leave_free(&scene, WIDE, 2 * LARGE);
+    DONE(cenote_pool_watch(scene.pool, at_notice, &thief));
+    units_split_pages = SPLIT;
+    fault_arm("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN, true);
+    int error = cenote_alloc(scene.pool, 2 * LARGE, scene.stream[A], &at);
+    EXPECT(error == CENOTE_OK || error == CENOTE_DRIVER);
+    EXPECT(fault_fired() > 1);
+    fault_disarm();
+    DONE(cenote_pool_watch(scene.pool, NULL, NULL));
+    DONE(cenote_pool_check(scene.pool));
+    if (at)
+        DONE(cenote_free(at));
+    if (thief.held.at)
+        give(&scene, &thief.held);
+    give(&scene, &second);
+    end(&scene);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 2 && strcmp(argv[1], OTHER_WORD) == 0)
+        return other_main(argv[2]);
+    return test_run("units", argc > 1 ? argv[1] : "", NULL, scene_after);
+}
