@@ -4,6 +4,8 @@
  */
 #include "tests/stress/model.h"
 
+#include "pool/remap.h"
+
 #include <pthread.h>
 
 #define CARD          (96 * MIB)
@@ -18,6 +20,7 @@ struct setting {
     uint32_t trim_every;
     uint32_t address_ratio;
     double   harvest_budget;
+    uint32_t split_pages;   /* units_split_pages */
 };
 
 static bool unannounced;        /* the pool has the option announced:0 */
@@ -33,6 +36,7 @@ static void open_setting(struct scene *scene, const struct setting *s)
     options.address_ratio = s->address_ratio;
     options.harvest_budget = s->harvest_budget;
     options.announced = !unannounced;
+    units_split_pages = s->split_pages;
     scene_open_with(scene, &shape, &options);
 }
 
@@ -69,10 +73,12 @@ static void run_settings(const struct setting *settings, size_t count)
 CASE(one_thread_on_pages)
 {
     static const struct setting settings[] = {
-        {1, 0, 6000, CENOTE_VMM, 2, 0, 4, -1},          {2, MSEC / 5, 6000, CENOTE_VMM, 2, 0, 4, -1},
-        {3, 2 * MSEC, 6000, CENOTE_VMM, 2, 0, 4, -1},   {4, 20 * MSEC, 6000, CENOTE_VMM, 2, 3, 2, -1},
-        {5, 2 * MSEC, 6000, CENOTE_VMM, 4, 0, 8, 0.01}, {6, 2 * MSEC, 6000, CENOTE_VMM, 2, 2, 1, 0.5},
-        {7, 2 * MSEC, 6000, CENOTE_VMM, 8, 0, 64, 0},   {8, MSEC / 2, 6000, CENOTE_VMM, 2, 1, 4, -1},
+        {1, 0, 6000, CENOTE_VMM, 2, 0, 4, -1, 128},          {2, MSEC / 5, 6000, CENOTE_VMM, 2, 0, 4, -1, 128},
+        {3, 2 * MSEC, 6000, CENOTE_VMM, 2, 0, 4, -1, 128},   {4, 20 * MSEC, 6000, CENOTE_VMM, 2, 3, 2, -1, 128},
+        {5, 2 * MSEC, 6000, CENOTE_VMM, 4, 0, 8, 0.01, 128}, {6, 2 * MSEC, 6000, CENOTE_VMM, 2, 2, 1, 0.5, 128},
+        {7, 2 * MSEC, 6000, CENOTE_VMM, 8, 0, 64, 0, 128},   {8, MSEC / 2, 6000, CENOTE_VMM, 2, 1, 4, -1, 128},
+        {9, 2 * MSEC, 6000, CENOTE_VMM, 8, 0, 4, -1, 128}, {10, MSEC, 6000, CENOTE_VMM, 8, 3, 4, -1, 3},
+        {11, MSEC, 6000, CENOTE_VMM, 16, 2, 2, 0.5, 1},
     };
     run_settings(settings, sizeof settings / sizeof settings[0]);
 }
@@ -80,10 +86,10 @@ CASE(one_thread_on_pages)
 CASE(one_thread_on_segments)
 {
     static const struct setting settings[] = {
-        {11, 0, 6000, CENOTE_ASYNC, 2, 0, 4, -1},
-        {12, 2 * MSEC, 6000, CENOTE_ASYNC, 2, 3, 4, -1},
-        {13, 0, 6000, CENOTE_PLAIN, 2, 0, 4, -1},
-        {14, 2 * MSEC, 6000, CENOTE_PLAIN, 2, 3, 4, -1},
+        {11, 0, 6000, CENOTE_ASYNC, 2, 0, 4, -1, 128},
+        {12, 2 * MSEC, 6000, CENOTE_ASYNC, 2, 3, 4, -1, 128},
+        {13, 0, 6000, CENOTE_PLAIN, 2, 0, 4, -1, 128},
+        {14, 2 * MSEC, 6000, CENOTE_PLAIN, 2, 3, 4, -1, 128},
     };
     run_settings(settings, sizeof settings / sizeof settings[0]);
 }
@@ -141,9 +147,10 @@ static void run_threads(const struct setting *s, bool shared_streams)
 CASE(threads_with_streams_of_their_own)
 {
     static const struct setting settings[] = {
-        {21, 0, 2000, CENOTE_VMM, 2, 0, 4, -1},
-        {31, MSEC, 2000, CENOTE_VMM, 2, 2, 4, -1},
-        {41, MSEC, 2000, CENOTE_PLAIN, 2, 0, 4, -1},
+        {21, 0, 2000, CENOTE_VMM, 2, 0, 4, -1, 128},
+        {31, MSEC, 2000, CENOTE_VMM, 2, 2, 4, -1, 128},
+        {36, MSEC, 2000, CENOTE_VMM, 8, 2, 4, -1, 3},
+        {41, MSEC, 2000, CENOTE_PLAIN, 2, 0, 4, -1, 128},
     };
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
         run_threads(&settings[i], false);
@@ -152,9 +159,10 @@ CASE(threads_with_streams_of_their_own)
 CASE(threads_that_share_streams)
 {
     static const struct setting settings[] = {
-        {51, 0, 2000, CENOTE_VMM, 2, 0, 4, -1},
-        {61, MSEC, 2000, CENOTE_VMM, 2, 2, 4, -1},
-        {71, MSEC, 2000, CENOTE_ASYNC, 2, 0, 4, -1},
+        {51, 0, 2000, CENOTE_VMM, 2, 0, 4, -1, 128},
+        {61, MSEC, 2000, CENOTE_VMM, 2, 2, 4, -1, 128},
+        {66, MSEC, 2000, CENOTE_VMM, 8, 2, 4, -1, 3},
+        {71, MSEC, 2000, CENOTE_ASYNC, 2, 0, 4, -1, 128},
     };
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
         run_threads(&settings[i], true);
@@ -164,14 +172,14 @@ CASE(threads_that_share_streams)
 CASE(unannounced)
 {
     static const struct setting alone[] = {
-        {81, 0, 4000, CENOTE_VMM, 2, 0, 4, -1},
-        {82, 2 * MSEC, 4000, CENOTE_VMM, 2, 0, 4, -1},
-        {83, 20 * MSEC, 4000, CENOTE_VMM, 4, 3, 2, 0.5},
-        {84, 2 * MSEC, 4000, CENOTE_PLAIN, 2, 3, 4, -1},
+        {81, 0, 4000, CENOTE_VMM, 2, 0, 4, -1, 128},
+        {82, 2 * MSEC, 4000, CENOTE_VMM, 2, 0, 4, -1, 128},
+        {83, 20 * MSEC, 4000, CENOTE_VMM, 4, 3, 2, 0.5, 3},
+        {84, 2 * MSEC, 4000, CENOTE_PLAIN, 2, 3, 4, -1, 128},
     };
     static const struct setting threads[] = {
-        {85, 0, 1500, CENOTE_VMM, 2, 0, 4, -1},
-        {95, MSEC, 1500, CENOTE_VMM, 2, 2, 4, -1},
+        {85, 0, 1500, CENOTE_VMM, 2, 0, 4, -1, 128},
+        {95, MSEC, 1500, CENOTE_VMM, 2, 2, 4, -1, 128},
     };
     unannounced = true;
     run_settings(alone, sizeof alone / sizeof alone[0]);

@@ -7,6 +7,7 @@
 #include "tests/stress/model.h"
 
 #include "driver/driver.h"
+#include "pool/remap.h"
 
 #include <pthread.h>
 
@@ -64,6 +65,7 @@ static void open_soak(struct soak *k, struct scene *scene, uint64_t seed)
     static const uint64_t lags[] = {0, MSEC / 5, 2 * MSEC, 20 * MSEC};
     static const enum cenote_provider providers[] = {CENOTE_VMM, CENOTE_VMM, CENOTE_VMM, CENOTE_ASYNC, CENOTE_PLAIN};
     static const int threads[] = {2, 3, 5, 8, THREADS_MAX};
+    static const uint32_t splits[] = {0, 1, 3, 6, 128}; /* large pages: early ones, late ones, none */
     uint64_t random = seed;
     k->running = k->threads ? k->threads : threads[seed % 5];
     cenote_options options = scene_options();
@@ -72,7 +74,8 @@ static void open_soak(struct soak *k, struct scene *scene, uint64_t seed)
     struct sim_shape shape = scene_card(k->stalls ? 64 * GIB : (moves ? 24 + pick(&random, 100) : 100 + pick(&random, 400)) * MIB);
     shape.lag = lags[pick(&random, 4)];
     shape.driver_version = pick(&random, 8) ? shape.driver_version : 12000;
-    options.page_mib = 2u << pick(&random, 3);
+    options.page_mib = 2u << pick(&random, 4);
+    units_split_pages = splits[pick(&random, sizeof splits / sizeof *splits)];
     options.trim_every = (uint32_t)pick(&random, 4);
     options.address_ratio = 1u << pick(&random, 5);
     options.harvest_budget = (double)pick(&random, 3) / 2 - 0.5;
