@@ -22,6 +22,8 @@ cenote_options act_options(const struct act *act)
     options.decay_ms = act->ground.decay_ms;
     options.background = act->ground.background;
     options.trim_above = act->ground.trim_above;
+    if (act->ground.page_mib)
+        options.page_mib = act->ground.page_mib;
     if (act->ground.harvest_budget > 0)
         options.harvest_budget = act->ground.harvest_budget;
     return options;

@@ -31,6 +31,7 @@ struct ground {
     uint64_t     address_space;
     double       harvest_budget;
     double       trim_above;
+    uint32_t     page_mib;          /* 0: 2 */
 };
 
 enum fault_kind { FAULT_NONE, FAULT_DRIVER, FAULT_MEMORY };

@@ -4,6 +4,8 @@
  */
 #include "tests/faults/scenarios.h"
 
+#include "pool/remap.h"
+
 #include <unistd.h>
 
 void scenario_first_allocation(struct act *act)
@@ -75,6 +77,25 @@ void scenario_harvest_from_another_stream(struct act *act)
     act_give(held);
     sim_advance(20 * MSEC);
     act_take(act, act->scene.pool, 24 * MIB, act->scene.stream[C]);
+}
+
+/* Small pages move on, large ones are free: units lose their aliases for them, and the block lies on both. */
+void scenario_units_that_turn(struct act *act)
+{
+    struct act_block *beside = act_take(act, act->scene.pool, 3 * MIB, act->scene.stream[A]);
+    struct act_block *held = act_take(act, act->scene.pool, 13 * MIB, act->scene.stream[A]);
+    act_give(held);
+    DONE(cuCtxSynchronize());
+    act_armed(act);
+    act_take(act, act->scene.pool, 12 * MIB, act->scene.stream[B]);
+    units_split_pages = 0;
+    held = act_take(act, act->scene.pool, 16 * MIB, act->scene.stream[C]);
+    act_give(held);
+    sim_advance(20 * MSEC);
+    units_split_pages = 128;
+    held = act_take(act, act->scene.pool, 13 * MIB, act->scene.stream[A]);
+    act_give(held);
+    act_give(beside);
 }
 
 /* A hole whose pages lie under another block too, and which is wanted back. */
