@@ -242,7 +242,8 @@ bool share_is_sound(const struct share_reply *reply, size_t length)
         return false;
     if (!reply->shift)
         return reply->pages == 1;
-    if (reply->shift < SHIFT_LEAST || reply->shift > SHIFT_MAX || reply->unit_shift > SHIFT_MAX - reply->shift || reply->span_shift > reply->unit_shift)
+    if (reply->shift < SHIFT_LEAST || reply->shift > SHIFT_MAX || reply->unit_shift > SHIFT_MAX - reply->shift ||
+        reply->span_shift > reply->unit_shift)
         return false;
     uint64_t last = (reply->lead + reply->bytes - 1) >> reply->shift; /* with bytes of the block */
     return !(reply->lead >> reply->shift >> reply->unit_shift) && last < reply->pages && !((reply->pages - 1 - last) >> reply->unit_shift);
