@@ -10,15 +10,15 @@
  *     every slot is idle or an alias that may go        LOOSE    the aliases go first, which takes calls of the driver and another attempt
  *     all others                                        stay as they are
  *
- * It chooses no pages (pick.c), and says nothing of heaps for small blocks, whose slots are no units. In a private arena no unit turns that has a page
- * of the arena's own, for that maps something and is fixed (rule 4). While a capture is open no alias goes, but idle units still turn: so a capture
- * draws what is free, whatever its size.
+ * It chooses no pages (pick.c), and says nothing of heaps for small blocks, whose slots are no units. In a private arena no unit turns that has
+ * a page of the arena's own, for that maps something and is fixed (rule 4). While a capture is open no alias goes, but idle units still turn: so a
+ * capture draws what is free, whatever its size.
  *
  * LOCKING: the turn, and the pool's lock but where it says so.
  */
 #include "pool/pool.h"
 
-uint32_t units_split_pages = SPLIT_PAGES; /* a constant, but for tests */
+uint32_t units_split_pages = 128; /* chosen: docs/design.md; a constant, which tests change */
 
 struct units {              /* those of a place */
     struct region *region;
