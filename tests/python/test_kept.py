@@ -7,6 +7,7 @@ import textwrap
 import pytest
 from conftest import simulation
 
+from cenote import places
 from cenote.launch import kept
 
 pytestmark = pytest.mark.simulation
@@ -167,7 +168,7 @@ def play(tmp_path):
     (tmp_path / "files").mkdir()
 
     def call(code, is_guarded=True):
-        variables = {"LD_PRELOAD": str(simulation().parent / kept.LIBRARY), "CENOTE_DRY_FILES": str(tmp_path / "files")} if is_guarded else {}
+        variables = {"LD_PRELOAD": os.path.join(places.plain(str(simulation().parent)), kept.LIBRARY), "CENOTE_DRY_FILES": str(tmp_path / "files")} if is_guarded else {}
         done = subprocess.run([sys.executable, "-c", HEAD + textwrap.dedent(code)], cwd=tmp_path / "here", env={**os.environ, **variables},
                               capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
