@@ -168,7 +168,8 @@ def play(tmp_path):
     (tmp_path / "files").mkdir()
 
     def call(code, is_guarded=True):
-        variables = {"LD_PRELOAD": os.path.join(places.plain(str(simulation().parent)), kept.LIBRARY), "CENOTE_DRY_FILES": str(tmp_path / "files")} if is_guarded else {}
+        library = os.path.join(places.plain(str(simulation().parent)), kept.LIBRARY)
+        variables = {"LD_PRELOAD": library, "CENOTE_DRY_FILES": str(tmp_path / "files")} if is_guarded else {}
         done = subprocess.run([sys.executable, "-c", HEAD + textwrap.dedent(code)], cwd=tmp_path / "here", env={**os.environ, **variables},
                               capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
