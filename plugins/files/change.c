@@ -297,18 +297,23 @@ static int leave_out(struct spot *s, const struct stat *status)
     return turn(s, GONE) ? 0 : -1;
 }
 
+/* What is to go. False, with errno: the program finds nothing there. */
+static bool find_there(struct spot *s, struct stat *status, int at, const char *path)
+{
+    if (!find(s, at, path, false, true))
+        return false;
+    if (s->state != GONE)
+        return spot_stat(s, status);
+    errno = ENOENT;
+    return false;
+}
+
 int file_remove(int at, const char *path)
 {
     struct spot s;
     struct stat status;
     int error = errno;
-    if (!find(&s, at, path, false, true))
-        return -1;
-    if (s.state == GONE) {
-        errno = ENOENT;
-        return -1;
-    }
-    if (!spot_stat(&s, &status))
+    if (!find_there(&s, &status, at, path))
         return -1;
     errno = error;
     if (s.state == STAND_IN || S_ISDIR(status.st_mode) || is_our_link(s.key) || !is_of_before(&s, &status))
@@ -323,13 +328,7 @@ int folder_remove(int at, const char *path)
     struct spot s;
     struct stat status;
     int error = errno;
-    if (!find(&s, at, path, false, true))
-        return -1;
-    if (s.state == GONE) {
-        errno = ENOENT;
-        return -1;
-    }
-    if (!spot_stat(&s, &status))
+    if (!find_there(&s, &status, at, path))
         return -1;
     bool is_before = s.state == UNTOUCHED && is_of_before(&s, &status);
     errno = error;

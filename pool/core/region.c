@@ -86,8 +86,8 @@ void region_join_slots(struct region *r, uint32_t unit_shift)
 }
 
 /*
- * From now on the unit maps one page, or a page in each slot. Nothing is mapped there, no block lies there, and nobody is at work on it. The tick of
- * the last free becomes that of all its slots.
+ * From now on the unit maps one page, or a page in each slot. Nothing is mapped there, no block lies there, and no thread is at work on it. The tick
+ * of the last free becomes that of all its slots.
  */
 void region_set_wide(struct region *r, uint32_t unit, bool wide)
 {
