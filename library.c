@@ -16,9 +16,9 @@
 #include "stats/account/record.h"
 #include "stats/text/options.h"
 
-#define SMALL_PAGE_SHIFT 2          /* chosen, see docs/waste.md */
-#define PAGE_BYTES_MAX  (32ull << 20)
-#define PAGES_PER_DEVICE 8192       /* a driver call costs by page: about this many fill a device */
+#define GRADE_SHIFT      2          /* chosen, as the next: docs/design.md */
+#define PAGES_PER_DEVICE 4096       /* a driver call costs by page: about this many large ones fill a device */
+#define PAGE_BYTES_MAX   (32ull << 20)
 
 static cenote_pool *defaults[DEVICES_MAX];
 static uint64_t pools_made;                     /* guarded by the lock of the pools, as the default ones */
@@ -91,13 +91,15 @@ static void close_tables(cenote_pool *pool)
     fill_close(&pool->remap.fill);
 }
 
-/* log2 of the size of pages in heaps for small blocks: a quarter of the others, but no less than the device's granularity. */
-static uint32_t small_shift(const cenote_pool *pool, uint32_t shift)
+/* A page of a grade has a quarter of the size of the next larger one, but no less than the device's granularity. */
+static void choose_grades(struct pages *s, uint64_t least)
 {
-    uint64_t bytes = 1ull << shift >> SMALL_PAGE_SHIFT, least = pool->config.device->granularity;
-    while (bytes < least && bytes < 1ull << shift)
-        bytes *= 2;
-    return 63 - (uint32_t)__builtin_clzll(bytes);
+    for (uint32_t grade = GRADE_LARGE; grade-- > 0;) {
+        uint64_t bytes = 1ull << s->shifts[grade + 1] >> GRADE_SHIFT;
+        while (bytes < least && bytes < 1ull << s->shifts[grade + 1])
+            bytes *= 2;
+        s->shifts[grade] = 63 - (uint32_t)__builtin_clzll(bytes);
+    }
 }
 
 static int open_tables(cenote_pool *pool, uint32_t shift)
@@ -108,7 +110,7 @@ static int open_tables(cenote_pool *pool, uint32_t shift)
         table_open(&pool->pending.uses, sizeof(struct use), USES_MAX) && table_open(&pool->lanes.table, sizeof(struct lane), LANES_MAX) &&
         table_open(&pool->exports.table, sizeof(struct export), EXPORTS_MAX) &&
         table_open(&pool->account.by_tag, sizeof(struct row), CENOTE_TAGS_MAX + 1)) {
-        pool->store.pages.small_shift = small_shift(pool, shift);
+        choose_grades(&pool->store.pages, pool->config.device->granularity);
         pool->store.pages.mapped_once = pool->config.options.aliases == CENOTE_ALIASES_OFF;
         return CENOTE_OK;
     }

@@ -135,9 +135,9 @@ static int allocate(cenote_pool *pool, uint32_t group, struct request *q, CUstre
         return error;
     if (!block)
         return error_set(CENOTE_INVALID, 0, "nowhere to put the block: the last argument is NULL");
-    if (!q->alignment || q->alignment & (q->alignment - 1) || q->alignment > 1ull << pool->store.pages.shift)
+    if (!q->alignment || q->alignment & (q->alignment - 1) || q->alignment > 1ull << pool->store.pages.shifts[GRADE_LARGE])
         return error_set(CENOTE_INVALID, 0, "alignment %llu is no power of two up to the page size, %llu", (unsigned long long)q->alignment,
-                         1ull << pool->store.pages.shift);
+                         1ull << pool->store.pages.shifts[GRADE_LARGE]);
     if (!q->bytes) {
         *block = NULL;
         return CENOTE_OK;

@@ -68,14 +68,13 @@ static bool has_dropped_aliases(struct climb *c)
 }
 
 /*
- * Pages are of two sizes, and a page cannot be cut. So free pages of the other size than the fill creates go back to the driver, as many bytes as
+ * Pages are of three sizes, and a page cannot be cut. So free pages of other sizes than the fill creates go back to the driver, as many bytes as
  * it creates; otherwise the pool would hold both. This takes driver time as moving does, and is booked so. Bytes that went. LOCKING: the turn.
  */
 static uint64_t exchange(cenote_pool *pool, uint64_t bytes)
 {
     const struct fill *f = &pool->remap.fill;
-    bool lacks_large = f->create_bytes > (uint64_t)f->creates << f->region->shift;
-    uint32_t shift = f->region->shift + (lacks_large ? f->region->unit_shift : 0);
+    uint32_t shift = pool->store.pages.shifts[f->top];
     uint64_t before = pool_now(pool), gone = trim_other_size(pool, shift, bytes), after = gone ? pool_now(pool) : before;
     lock_take(&pool->lock);
     budget_book_segments(pool, after - before);
@@ -91,8 +90,8 @@ static uint64_t exchange(cenote_pool *pool, uint64_t bytes)
 static void exchange_for_fill(struct climb *c)
 {
     cenote_pool *pool = c->pool;
-    uint64_t bytes = pool->remap.fill.create_bytes, page = 1ull << pool->store.pages.shift;
-    if (!bytes || !pages_have_two_sizes(&pool->store.pages))
+    uint64_t bytes = pool->remap.fill.create_bytes, page = 1ull << pool->store.pages.shifts[units_top(pool)];
+    if (!bytes || !pages_have_sizes(&pool->store.pages))
         return;
     lock_take(&pool->lock);
     uint64_t news = growth(c, UINT64_MAX);
@@ -107,7 +106,7 @@ static void exchange_for_fill(struct climb *c)
 /* LOCKING: the pool's lock on entry and on return; not between. */
 static bool has_exchanged(struct climb *c, uint64_t bytes)
 {
-    if (!pages_have_two_sizes(&c->pool->store.pages))
+    if (!pages_have_sizes(&c->pool->store.pages))
         return false;
     lock_give(&c->pool->lock);
     bool has = exchange(c->pool, bytes) != 0;
@@ -150,21 +149,21 @@ static enum attempt fill_place(struct climb *c, const struct place *place)
     return ATTEMPT_DONE;
 }
 
-/* log2 of the size of pages in the heap that serves the request. */
-static uint32_t shift_of(const struct climb *c)
+/* Of the pages that are made for the request. LOCKING: the pool's lock. */
+static uint32_t grade_of(const struct climb *c)
 {
-    const struct pages *s = &c->pool->store.pages;
-    return c->request->heap ? s->small_shift : s->shift;
+    const struct request *q = c->request;
+    bool is_small = q->heap || c->rung > RUNG_BUDGET; /* under shortage no page is larger than what is missing */
+    return is_small ? GRADE_SMALL : units_grade(c->pool, &c->arena->heap, budget_need(c->pool, q->bytes), q->size);
 }
 
-/* The same of the pages that come where units can be split. LOCKING: not the pool's lock. */
+/* log2 of their size. LOCKING: not the pool's lock. */
 static uint32_t least_shift(const struct climb *c)
 {
-    cenote_pool *pool = c->pool;
-    lock_take(&pool->lock);
-    bool is_split = !units_are_wide(pool, budget_need(pool, c->request->bytes));
-    lock_give(&pool->lock);
-    return is_split ? pool->store.pages.small_shift : shift_of(c);
+    lock_take(&c->pool->lock);
+    uint32_t grade = grade_of(c);
+    lock_give(&c->pool->lock);
+    return c->pool->store.pages.shifts[grade];
 }
 
 /* How much memory is free, as the driver says. LOCKING: the turn. */
@@ -183,7 +182,7 @@ bool attempt_has_more(struct climb *c, uint64_t bytes)
     const struct driver *t = c->pool->config.device->driver;
     CUmemGenericAllocationHandle handle;
     CUmemAllocationProp prop = provider_page_prop(c->pool);
-    uint64_t page = 1ull << c->pool->store.pages.small_shift; /* of the smallest that may be missing */
+    uint64_t page = 1ull << c->pool->store.pages.shifts[GRADE_SMALL]; /* of the smallest that may be missing */
     bytes = (bytes + page - 1) & ~(page - 1);
     if (c->refused && bytes >= c->refused && c->driver_has <= c->driver_had)
         return false;
@@ -211,7 +210,7 @@ static enum attempt probe(struct climb *c, uint64_t bytes)
  */
 static uint64_t most_before_order(const struct climb *c, uint64_t news, uint64_t most)
 {
-    uint64_t page = 1ull << shift_of(c), room = most;
+    uint64_t page = 1ull << c->pool->store.pages.shifts[grade_of(c)], room = most;
     if (c->pool->config.options.order > 1 && c->rung == RUNG_BUDGET && !c->no_order)
         room = (budget_room(c->pool, c->request->bytes) + page - 1) & ~(page - 1);
     room = room > news ? room : news;
@@ -250,9 +249,10 @@ static enum plan plan(struct climb *c, struct requester *who, struct place *plac
     cenote_pool *pool = c->pool;
     struct fill *f = &pool->remap.fill;
     struct pages *s = &pool->store.pages;
-    uint64_t need = budget_need(pool, c->request->bytes), news = growth(c, most), before = most_before_order(c, news, most);
+    uint32_t grade = grade_of(c);
+    uint64_t news = growth(c, most), before = most_before_order(c, news, most);
     struct units_turn turn;
-    if (units_choose(pool, who, place, need, news, &turn) && !c->no_loosening) {
+    if (units_choose(pool, who, place, grade, news, &turn) && !c->no_loosening) {
         loosen(c, &turn);
         return PLAN_ANEW; /* other threads may have taken the place meanwhile */
     }
@@ -272,7 +272,7 @@ static enum plan plan(struct climb *c, struct requester *who, struct place *plac
     } else if (!is_early) {
         return plan;
     }
-    units_choose(pool, who, place, need, news, &turn);
+    units_choose(pool, who, place, grade, news, &turn);
     return fill_plan(f, s, who, region_of(s, place->region), place->under.from, place->under.to, news, most);
 }
 
@@ -323,7 +323,8 @@ static enum attempt place_and_fill(struct climb *c)
         note_poll(c->arena, &place);
         return ATTEMPT_DONE;
     }
-    if ((c->rung > RUNG_BUDGET || pool->remap.wastes) && c->arena->small && pool_try_heaps(pool, c->arena, &who, c->request, &c->at))
+    bool any_hole = (c->rung > RUNG_BUDGET || pool->remap.wastes) && !c->request->exclusive_pages;
+    if (any_hole && c->arena->small && pool_try_heaps(pool, c->arena, &who, c->request, &c->at))
         return ATTEMPT_DONE;
     if (fit == FIT_WITH_PAGES)
         return fill_from_plan(c, &who, &place);

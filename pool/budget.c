@@ -12,7 +12,7 @@
  *
  * All times are measured: on a card on which moving is dear the budget is used up sooner, and the pool puts up with a little more waste.
  *
- * Pages of one size that were created in place of pages of the other size count as moved.
+ * Pages that were created in place of pages of other sizes count as moved.
  *
  * It does not choose the pages (pick.c), and says nothing under shortage: then pages always move (shortage.c).
  *
@@ -25,13 +25,13 @@
 #define PAGE_COSTS   2             /* creating a page and giving it back take about as long, by all prices known */
 #define BUDGETS_MAX  6             /* chosen, as the next: by recorded programs and programs of random sizes under the prices of two cards */
 #define SLACK_SHARE  8             /* chosen, as the next: no recorded program comes near; a smaller pool is no matter */
-#define SLACK_PAGES  16ull
+#define SLACK_PAGES  16ull          /* middle ones */
 #define REGIONS_A_LOOK 256         /* chosen: some ten microseconds */
 #define WASTE_STEP   0.01          /* what a further budget is worth, as a part of what was live */
 
 /*
  * A fill has run: how long the creating, the unmapping of what was there, and the mapping took. Old mappings are there because pages moved; what was
- * mapped is booked by page. If pages in place of others of the other size counted as new, each exchange would pay for the next one, and a program
+ * mapped is booked by page. If pages in place of others of other sizes counted as new, each exchange would pay for the next one, and a program
  * with phases of two sizes would never come to rest.
  */
 void budget_book_fill(cenote_pool *pool, uint64_t creating_ns, uint64_t unmapping_ns, uint64_t mapping_ns)
@@ -121,7 +121,8 @@ static bool held_by_blocks(cenote_pool *pool, uint64_t *held)
 void budget_look(cenote_pool *pool)
 {
     uint64_t need = budget_need(pool, 0), pending = pool->account.stats.active.current - pool->account.stats.allocated.current;
-    uint64_t slack = need / SLACK_SHARE + (SLACK_PAGES << pool->store.pages.shift), most = need + pending + (pool->remap.wastes ? slack / 2 : slack);
+    uint64_t slack = need / SLACK_SHARE + (SLACK_PAGES << pool->store.pages.shifts[GRADE_MIDDLE]);
+    uint64_t most = need + pending + (pool->remap.wastes ? slack / 2 : slack);
     uint64_t held = pool->store.pages.reserved;
     if (held > most && !held_by_blocks(pool, &held))
         return;

@@ -9,7 +9,7 @@
 #include "stats/account/count.h"
 
 #define REGION_SHARE       8                /* a region has this part of the device's memory: few borders, cheap addresses */
-#define REGION_SLOTS_LEAST 32u              /* and so many slots at least, on small cards and where the pool has many addresses */
+#define REGION_SLOTS_LEAST 32ull            /* and so many slots at least, on small cards and where the pool has many addresses */
 #define ADDRESSES_CHEAP    8                /* chosen, times the device's memory: only pools with many streams have more addresses */
 #define SEGMENT_UNIT       (2ull << 20)     /* the unit of drivers */
 #define SEGMENT_MIDDLE     (20ull << 20)    /* for requests between half a unit and half of this */
@@ -73,19 +73,19 @@ static int no_memory(void)
  */
 static uint64_t region_bytes(cenote_pool *pool, const struct arena *a)
 {
-    uint64_t page = 1ull << pool->store.pages.shift, capacity = pool->config.device->capacity;
-    uint64_t least = REGION_SLOTS_LEAST * page, habit = round_up(capacity / REGION_SHARE, page);
+    uint64_t page = 1ull << pool->store.pages.shifts[GRADE_LARGE], capacity = pool->config.device->capacity;
+    uint64_t least = REGION_SLOTS_LEAST << pool->store.pages.shifts[GRADE_MIDDLE], habit = round_up(capacity / REGION_SHARE, page);
     lock_take(&pool->lock);
     bool cheap = pool->store.pages.addresses < ADDRESSES_CHEAP * capacity;
     uint64_t held = arena_addresses(a), bytes = cheap || held > habit ? habit : held;
     lock_give(&pool->lock);
-    return bytes < least ? least : bytes;
+    return round_up(bytes < least ? least : bytes, page);
 }
 
 /* Reserves a region of the usual size, or as large as the device has addresses for; at least `least` bytes. */
 static CUresult reserve_generously(cenote_pool *pool, const struct arena *a, uint64_t least, uint64_t *base, uint64_t *bytes)
 {
-    uint64_t page = 1ull << pool->store.pages.shift;
+    uint64_t page = 1ull << pool->store.pages.shifts[GRADE_LARGE];
     *bytes = region_bytes(pool, a);
     *bytes = *bytes < least ? least : *bytes;
     CUresult result = region_reserve(pool->config.device, *bytes, page, base);
@@ -98,7 +98,7 @@ static CUresult reserve_generously(cenote_pool *pool, const struct arena *a, uin
 
 static int grow_region(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver)
 {
-    uint64_t base, bytes, least = round_up(q->size, 1ull << pool->store.pages.shift);
+    uint64_t base, bytes, least = round_up(q->size, 1ull << pool->store.pages.shifts[GRADE_LARGE]);
     lock_take(&pool->lock);
     bool many = pool->store.pages.addresses + least > pool->config.options.address_ratio * pool->config.device->capacity;
     lock_give(&pool->lock);
@@ -117,10 +117,9 @@ static int grow_region(cenote_pool *pool, struct arena *a, const struct request 
         return error_set(CENOTE_OUT_OF_ADDRESSES, *driver, "no %llu MiB of device address space left on device %d",
                          (unsigned long long)(bytes >> 20), pool->config.device->ordinal);
     const struct pages *s = &pool->store.pages;
-    bool has_units = !q->heap;
-    struct region *r = open_region(base, bytes, q->heap || has_units ? s->small_shift : s->shift);
-    if (r && has_units)
-        region_join_slots(r, s->shift - s->small_shift);
+    struct region *r = open_region(base, bytes, s->shifts[GRADE_SMALL]);
+    if (r && !q->heap)
+        region_join_slots(r, s->shifts[GRADE_MIDDLE] - s->shifts[GRADE_SMALL], s->shifts[GRADE_LARGE] - s->shifts[GRADE_SMALL]);
     lock_take(&pool->lock);
     bool published = r && publish_region(pool, a, q->heap, r);
     lock_give(&pool->lock);

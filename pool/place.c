@@ -6,6 +6,8 @@
 #include "stats/account/count.h"
 #include "stats/account/record.h"
 
+#define WHOLE_SMALL 64ull    /* chosen: such a block loses a 64th to the last page, and takes as many calls as it is worth */
+
 /* While a capture is open a complete place is taken wherever it lies: a better one would take driver calls. */
 struct requester pool_requester(const cenote_pool *pool, const struct arena *a)
 {
@@ -21,6 +23,19 @@ bool pool_reserve_books(cenote_pool *pool, uint64_t mark)
 }
 
 /*
+ * A block that shares no page: up to so many small pages lie in a heap that has no others, where it loses less to its last page. A larger one covers
+ * units, whatever pages these have.
+ */
+static void cover_pages(const cenote_pool *pool, const struct arena *a, struct request *q)
+{
+    const uint32_t *shifts = pool->store.pages.shifts;
+    const struct region *r = q->at ? addresses_find_for_certain(q->at) : NULL;
+    bool is_small = r ? !r->unit_shift : !a->is_private && q->size <= WHOLE_SMALL << shifts[GRADE_SMALL];
+    q->heap = is_small && !a->is_private ? SMALL_HEAPS : 0;
+    request_cover_pages(q, 1ull << shifts[is_small ? GRADE_SMALL : GRADE_LARGE]);
+}
+
+/*
  * Adds what this arena demands to the request: a size class or a rounded size, whether it needs pages of its own, which heap. Slabs stay beside large
  * blocks as long as the pool does not waste: few outlive these, and programs whose large blocks grow hold twice as much without them in between.
  * LOCKING: the pool's lock.
@@ -32,9 +47,9 @@ void pool_shape(const cenote_pool *pool, const struct arena *a, struct request *
     q->alone = q->exclusive_pages && !provider_moves_pages(pool, a);
     request_make(q, !a->is_private && !q->exclusive_pages && !q->at);
     if (q->exclusive_pages && !q->alone)
-        request_cover_pages(q, 1ull << pool->store.pages.shift);
+        cover_pages(pool, a, q);
     else if ((q->class == CLASS_NONE || pool->remap.wastes) && !a->is_private && provider_moves_pages(pool, a))
-        request_choose_heap(q, pool->store.pages.shift, pool->remap.wastes);
+        request_choose_heap(q, pool->store.pages.shifts[GRADE_SMALL], pool->remap.wastes);
 }
 
 /* The block that heap_take took, with its pages in place, becomes what was asked for. LOCKING: the pool's lock. */

@@ -14,14 +14,15 @@
 
 #include "pool/core/fill.h"
 
+struct heap;
 struct place;
 
 struct remap {
     struct fill    fill;
     uint64_t       creating_ns;     /* driver time that new pages have taken */
     uint64_t       moving_ns;       /* and that moving pages has */
-    uint64_t       exchanged;       /* bytes that went back as pages of one size and have not come back as pages of the other */
-    uint64_t       owed;            /* bytes created in place of the other size, for which nothing has gone: less than a large page */
+    uint64_t       exchanged;       /* bytes that went back as pages of one size and have not come back as pages of another */
+    uint64_t       owed;            /* bytes created in place of other sizes, for which nothing has gone: less than the largest page */
     uint64_t       need;            /* the most bytes that were ever live at one time, as far as the slow path has seen */
     bool           wastes;          /* blocks hold many pages beside what they are: heaps for small blocks, and any hole, serve more */
     uint32_t       counted;         /* budget_look has counted the regions below this number, */
@@ -39,16 +40,18 @@ uint64_t budget_room(cenote_pool *pool, uint64_t bytes);
 uint64_t budget_need(cenote_pool *pool, uint64_t bytes);
 
 /* --- units.c. LOCKING: the turn, and the pool's lock in units_choose */
-#define SPLIT_PAGES 128u            /* chosen: docs/design.md, section 11 */
-extern uint32_t units_split_pages;  /* a pool that never needed more than what so many large pages hold makes small ones */
+#define GRADE_PAGES 256u            /* chosen: docs/design.md, section 11 */
+extern uint32_t units_grade_pages;  /* a pool makes pages of a grade once it has needed more than so many of them hold */
 struct units_turn {
     struct region *region;
-    uint32_t       from, to;        /* units of a place */
-    uint32_t       count;           /* so many of them should become wide, or split, and have aliases */
-    bool           wide;
+    uint32_t       from, to;        /* slots of a place, to the borders of its cells */
+    uint32_t       count;           /* so many of them, or of their cells, have aliases and should take pages */
+    uint32_t       level;           /* log2 of the slots of these */
+    uint32_t       grade;           /* of this grade */
 };
-bool     units_are_wide(const cenote_pool *pool, uint64_t need);
-bool     units_choose(cenote_pool *pool, const struct requester *who, struct place *place, uint64_t need, uint64_t news, struct units_turn *turn);
+uint32_t units_grade(const cenote_pool *pool, const struct heap *h, uint64_t need, uint64_t more);
+uint32_t units_top(const cenote_pool *pool);
+bool     units_choose(cenote_pool *pool, const struct requester *who, struct place *place, uint32_t grade, uint64_t news, struct units_turn *turn);
 bool     units_loosen(cenote_pool *pool, const struct units_turn *turn);
 
 #endif

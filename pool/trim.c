@@ -119,7 +119,7 @@ static uint32_t most_leavers(cenote_pool *pool, const struct leave *leave, bool 
 {
     lock_take(&pool->lock);
     uint64_t reserved = pool->store.pages.reserved, surplus = reserved > leave->keep ? reserved - leave->keep : 0;
-    uint64_t page = 1ull << pool->store.pages.small_shift, pages = pool->store.pages.table.used;
+    uint64_t page = 1ull << pool->store.pages.shifts[GRADE_SMALL], pages = pool->store.pages.table.used;
     uint64_t most = segments ? (surplus ? pages : 0) : (surplus + page - 1) / page;
     lock_give(&pool->lock);
     return (uint32_t)(most < pages ? most : pages);

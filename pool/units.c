@@ -1,168 +1,243 @@
 /*
- * units.c: one large page, or small ones? Decides it for the units (region.h) of a place that lacks pages.
+ * units.c: large pages, or smaller ones? Decides it for the units (region.h) of a place that lacks pages.
  *
  * A small page loses less to a block that ends on it, and a call of the driver costs as much for it as for a large one. So a pool begins with small
- * pages, and makes large ones once it has needed as much as units_split_pages of them hold. Pages that are there already are used first, whatever
- * their size: where free pages of the one size are too few, units take those of the other. Otherwise what the pool held as small pages when it grew
- * large would be lost.
+ * pages, and makes those of the next GRADE once it has needed as much as units_grade_pages of them hold, in heaps that have needed an eighth of
+ * that. Pages that are there already are used first, whatever their size: where free pages of one grade are too few, units take those of another.
+ * Otherwise what the pool held in small pages when it grew large would be lost.
  *
- *     unit maps nothing, and no block lies there        IDLE     wide or split, as it is best
+ * A PIECE is a unit, which may take one large page, or a cell of a unit that has none:
+ *
+ *     nothing is mapped, and no block lies there        IDLE     takes pages of the grade that is best
  *     every slot is idle or an alias that may go        LOOSE    the aliases go first, which takes calls of the driver and another attempt
  *     all others                                        stay as they are
  *
- * It chooses no pages (pick.c), and says nothing of heaps for small blocks, whose slots are no units. In a private arena no unit turns that has
- * a page of the arena's own, for that maps something and is fixed (rule 4). While a capture is open no alias goes, but idle units still turn: so a
+ * It chooses no pages (pick.c), and says nothing of heaps for small blocks, whose slots are no units. In a private arena no piece turns that has
+ * a page of the arena's own, for that maps something and is fixed (rule 4). While a capture is open no alias goes, but idle pieces still turn: so a
  * capture draws what is free, whatever its size.
  *
  * LOCKING: the turn, and the pool's lock but where it says so.
  */
 #include "pool/pool.h"
 
-uint32_t units_split_pages = 128; /* chosen: docs/design.md; a constant, which tests change */
+#define HEAP_SHARE 8                      /* chosen, as GRADE_PAGES: docs/design.md */
 
-struct units {              /* those of a place */
-    struct region *region;
-    uint32_t       from, to;
+uint32_t units_grade_pages = GRADE_PAGES; /* a constant, which tests change */
+
+struct piece {
+    uint32_t from, to;                    /* slots */
+    uint32_t level;                       /* log2 of how many */
 };
 
-static struct units units_of(struct region *r, struct slots under)
-{
-    return (struct units){r, under.from >> r->unit_shift, ((under.to - 1) >> r->unit_shift) + 1};
-}
+/* A pass over the pieces of a place. */
+struct pass {
+    cenote_pool      *pool;
+    struct region    *region;
+    uint32_t          from, to;           /* slots under the place, to the borders of its cells */
+    uint32_t          end;                /* pages end there or before: at the top of the region, unless the place moves it */
+    uint32_t          grade;              /* what idle pieces become at first, */
+    bool              any;                /* and whether there are some, or loose ones */
+    bool              may_unmap, loosens;
+    uint32_t          lack[GRADES], free[GRADES]; /* pages that the place lacks, and that could come */
+    struct units_turn *turn;
+};
 
-static bool is_wide(const struct region *r, uint32_t unit) { return bit_is_set(r->wide, unit); }
+/* log2 of the slots under a page of that grade. */
+static uint32_t span_of(const struct pass *p, uint32_t grade) { return p->pool->store.pages.shifts[grade] - p->region->shift; }
 
 static bool slot_is_idle(const struct region *r, uint32_t slot)
 {
     return !r->page[slot] && !r->edges[slot] && !r->pins[slot] && !bit_is_set(r->transit, slot) && !bit_is_set(r->broken, slot);
 }
 
-static bool unit_is_idle(const struct region *r, uint32_t unit)
+static bool is_idle(const struct region *r, struct piece piece)
 {
-    uint32_t slot = unit << r->unit_shift, end = slot + (1u << r->unit_shift);
-    while (slot < end && slot_is_idle(r, slot))
+    uint32_t slot = piece.from;
+    while (slot < piece.to && slot_is_idle(r, slot))
         slot++;
-    return slot == end;
+    return slot == piece.to;
 }
 
 /* Not idle, but it would be without its aliases. */
-static bool unit_is_loose(const cenote_pool *pool, const struct region *r, uint32_t unit)
+static bool is_loose(const cenote_pool *pool, const struct region *r, struct piece piece)
 {
-    uint32_t slot = unit << r->unit_shift, end = slot + (1u << r->unit_shift), aliases = 0;
-    for (; slot < end && (slot_is_idle(r, slot) || (!r->edges[slot] && aliases_may_go(pool, r, slot))); slot++)
+    uint32_t slot = piece.from, aliases = 0;
+    for (; slot < piece.to && (slot_is_idle(r, slot) || (!r->edges[slot] && aliases_may_go(pool, r, slot))); slot++)
         aliases += r->page[slot] != 0;
-    return slot == end && aliases;
+    return slot == piece.to && aliases;
 }
 
-/* All idle units become wide, or split. How many are there? */
-static uint32_t set_idle(const struct units *u, bool wide)
+/*
+ * Visits the units under the place, from the end, where the rest of the place is. Where a visit is false, it visits the cells under the place, unless
+ * the unit is for one page.
+ */
+static void visit_pieces(struct pass *p, bool (*visit)(struct pass *, struct piece))
 {
-    uint32_t idle = 0;
-    for (uint32_t unit = u->from; unit < u->to; unit++) {
-        if (!unit_is_idle(u->region, unit))
-            continue;
-        if (is_wide(u->region, unit) != wide)
-            region_set_wide(u->region, unit, wide);
-        idle++;
+    const struct region *r = p->region;
+    uint32_t cell = 1u << r->cell_shift, unit = 1u << r->unit_shift;
+    for (uint32_t end = p->to, from; end > p->from; end = from) {
+        from = (end - 1) >> r->unit_shift << r->unit_shift;
+        bool done = from + unit <= p->end && visit(p, (struct piece){from, from + unit, r->unit_shift});
+        done = done || region_span_shift(r, from) == r->unit_shift;
+        for (uint32_t at = end; !done && at > from && at > p->from; at -= cell)
+            visit(p, (struct piece){at - cell, at, r->cell_shift});
     }
-    return idle;
 }
 
-/* So many idle units become wide, or split; from the end, where the rest of the place is. How many did not? */
-static uint32_t turn_idle(const struct units *u, bool wide, uint32_t count)
+static void set_grade(struct pass *p, struct piece piece, uint32_t grade)
 {
-    for (uint32_t unit = u->to; unit-- > u->from && count;)
-        if (is_wide(u->region, unit) != wide && unit_is_idle(u->region, unit)) {
-            region_set_wide(u->region, unit, wide);
-            count--;
-        }
-    return count;
+    struct region *r = p->region;
+    uint32_t span = span_of(p, grade), slot = piece.from;
+    while (slot < piece.to && region_span_shift(r, slot) == span)
+        slot += 1u << r->cell_shift;
+    if (slot < piece.to)
+        region_set_span(r, piece.from, piece.to, span);
 }
 
-/* Free pages of that size that could move there, `most` at most. */
-static uint32_t count_free(struct pages *s, const struct requester *who, uint32_t shift, uint32_t most)
+/* Idle pieces become what is best for the pool. A unit as a whole does if it takes a large page, or had one; else its cells do. */
+static bool set_idle(struct pass *p, struct piece piece)
 {
-    struct picker k = {.who = who, .only_shift = shift, .latest = s->fences.now, .most = most};
+    const struct region *r = p->region;
+    bool idle = is_idle(r, piece), whole = piece.level > r->cell_shift;
+    bool takes = idle && (!whole || p->grade == GRADE_LARGE || region_span_shift(r, piece.from) == piece.level);
+    if (takes)
+        set_grade(p, piece, span_of(p, p->grade) <= piece.level ? p->grade : GRADE_MIDDLE);
+    p->any = p->any || idle || (p->may_unmap && is_loose(p->pool, r, piece));
+    return takes;
+}
+
+/* Free pages of that grade that could move there, `most` at most. */
+static uint32_t count_free(struct pages *s, const struct requester *who, uint32_t grade, uint32_t most)
+{
+    struct picker k = {.who = who, .only_shift = s->shifts[grade], .latest = s->fences.now, .most = most};
     pages_pick(s, &k);
     return k.count;
 }
 
-/* Pages that the place lacks: [false] small ones, [true] large ones. Those that it has are met, so that they do not count as free. */
-static void count_lack(struct pages *s, const struct requester *who, const struct region *r, struct slots under, uint32_t lack[2])
+/* Pages that the place lacks, and what they hold. Those that it has are met, so that they do not count as free. */
+static uint64_t count_lack(struct pass *p, const struct requester *who, struct slots under)
 {
+    struct pages *s = &p->pool->store.pages;
+    struct region *r = p->region;
+    uint64_t bytes = 0;
     bool blocked;
-    lack[false] = lack[true] = 0;
     pages_look_anew(s);
-    for (uint32_t slot = under.from; slot < under.to; slot += region_span(r, slot))
-        if (pages_lack(s, who, r, slot, &blocked))
-            lack[region_is_wide(r, slot)]++;
-        else
+    for (uint32_t slot = under.from; slot < under.to; slot += region_span(r, slot)) {
+        if (pages_lack(s, who, r, slot, &blocked)) {
+            p->lack[pages_grade_at(s, r, slot)]++;
+            bytes += region_page_bytes(r, slot);
+        } else {
             page_of(s, r->page[slot])->met = s->epoch;
+        }
+    }
+    return bytes;
 }
 
-/*
- * The free pages of one size are too few, and there are others: which units take those? *wide: they become wide. How many: so many that no page has
- * to be created, if there are enough.
- */
-static uint32_t count_turns(struct pages *s, const struct requester *who, const struct region *r, struct slots under, uint64_t news, bool *wide)
+/* The piece has room for so many pages of each grade. Are those of one too few? */
+static bool has_too_few(const struct pass *p, struct piece piece, uint32_t room[GRADES])
 {
-    uint32_t lack[2], slots = 1u << r->unit_shift, units = ((under.to - 1) >> r->unit_shift) - (under.from >> r->unit_shift) + 1;
-    count_lack(s, who, r, under, lack);
-    if (news >= ((uint64_t)lack[false] << r->shift) + ((uint64_t)lack[true] << r->shift << r->unit_shift))
-        return 0; /* the pool grows instead */
-    uint32_t large = count_free(s, who, r->shift + r->unit_shift, lack[true] + units);
-    uint32_t small = count_free(s, who, r->shift, lack[false] + units * slots);
-    *wide = lack[true] <= large;
-    uint32_t missing = *wide ? (lack[false] > small ? (lack[false] - small + slots - 1) / slots : 0) : lack[true] - large;
-    uint32_t there = *wide ? large - lack[true] : small > lack[false] ? (small - lack[false]) / slots : 0;
-    return missing < there ? missing : there;
+    bool too_few = false;
+    for (uint32_t slot = piece.from; slot < piece.to; slot += region_span(p->region, slot)) {
+        uint32_t grade = pages_grade_at(&p->pool->store.pages, p->region, slot);
+        room[grade]++;
+        too_few = too_few || p->lack[grade] > p->free[grade];
+    }
+    return too_few;
 }
 
-/* Does a pool that has needed so much make large pages? */
-bool units_are_wide(const cenote_pool *pool, uint64_t need)
+/* The grade of which there are more free pages than the place takes, so many that the piece could take those instead. GRADES: none. */
+static uint32_t grade_for(const struct pass *p, struct piece piece, const uint32_t room[GRADES])
 {
-    return need > (uint64_t)units_split_pages << pool->store.pages.shift;
+    const struct region *r = p->region;
+    bool joins = piece.level > r->cell_shift && region_span_shift(r, piece.from) != piece.level; /* else its cells turn one by one */
+    for (uint32_t grade = GRADES; grade-- > 0;) {
+        uint32_t span = span_of(p, grade), pages = span <= piece.level ? 1u << (piece.level - span) : 0;
+        if (pages && room[grade] != pages && !(joins && pages > 1) && p->free[grade] >= p->lack[grade] + pages)
+            return grade;
+    }
+    return GRADES;
+}
+
+/* The free pages of a grade are too few: the piece takes those of another. If it is loose, it does after the next attempt, which takes one grade. */
+static bool turn_piece(struct pass *p, struct piece piece)
+{
+    uint32_t room[GRADES] = {0}, grade = has_too_few(p, piece, room) ? grade_for(p, piece, room) : GRADES;
+    struct units_turn *turn = p->turn;
+    if (grade == GRADES)
+        return false;
+    bool idle = is_idle(p->region, piece), agrees = !turn->count || (turn->grade == grade && turn->level == piece.level);
+    if (!idle && !(p->loosens && agrees && is_loose(p->pool, p->region, piece)))
+        return false;
+    for (uint32_t i = 0; i < GRADES; i++)
+        p->lack[i] -= p->lack[i] < room[i] ? p->lack[i] : room[i];
+    p->lack[grade] += 1u << (piece.level - span_of(p, grade));
+    if (idle)
+        set_grade(p, piece, grade);
+    else
+        *turn = (struct units_turn){p->region, p->from, p->to, turn->count + 1, piece.level, grade};
+    return true;
+}
+
+/* Of pages that a pool makes which has needed so much, for a heap that is about to need `more`. */
+uint32_t units_grade(const cenote_pool *pool, const struct heap *h, uint64_t need, uint64_t more)
+{
+    const struct pages *s = &pool->store.pages;
+    uint64_t held = h->live + more > h->need ? h->live + more : h->need;
+    uint32_t grade = GRADE_LARGE;
+    while (grade && (need <= (uint64_t)units_grade_pages << s->shifts[grade] || held < (uint64_t)units_grade_pages / HEAP_SHARE << s->shifts[grade]))
+        grade--;
+    return grade;
+}
+
+/* The largest grade of which the pool has pages. */
+uint32_t units_top(const cenote_pool *pool)
+{
+    uint32_t grade = GRADE_LARGE;
+    while (grade && !pool->store.pages.held[grade])
+        grade--;
+    return grade;
 }
 
 /*
  * Before a plan for the place, which lacks pages. `news`: bytes that the pool grows by rather than have pages move. The slots under the place may be
- * others then. True: with units_loosen more units could take pages that are free, and with them another attempt is due.
+ * others then. True: with units_loosen more pieces could take pages that are free, and with them another attempt is due.
  */
-bool units_choose(cenote_pool *pool, const struct requester *who, struct place *place, uint64_t need, uint64_t news, struct units_turn *turn)
+bool units_choose(cenote_pool *pool, const struct requester *who, struct place *place, uint32_t grade, uint64_t news, struct units_turn *turn)
 {
     struct pages *s = &pool->store.pages;
     struct region *r = region_of(s, place->region);
-    bool wide = units_are_wide(pool, need);
     *turn = (struct units_turn){.region = r};
-    if (!r->unit_shift || (wide && !s->small && !r->split_units))
+    if (!r->unit_shift || (grade == GRADE_LARGE && s->held[GRADE_LARGE] == s->reserved && !r->small_cells))
         return false;
-    struct units u = units_of(r, place->under);
-    bool any = set_idle(&u, wide);
-    for (uint32_t unit = u.from; unit < u.to && !any && who->may_unmap; unit++)
-        any = unit_is_loose(pool, r, unit);
+    uint32_t cells = r->cell_shift, from = place->under.from >> cells << cells, to = (((place->under.to - 1) >> cells) + 1) << cells;
+    uint32_t end = place->grows ? r->slots : (uint32_t)((r->top - r->base) >> r->shift);
+    struct pass p = {.pool = pool, .region = r, .from = from, .to = to, .end = end, .grade = grade, .may_unmap = who->may_unmap, .turn = turn};
+    visit_pieces(&p, set_idle);
     place->under = slots_under(r, place->at, place->size);
-    if (!any || who->orderable)
+    if (!p.any || who->orderable || news >= count_lack(&p, who, place->under))
         return false;
-    uint32_t turns = count_turns(s, who, r, place->under, news, &turn->wide);
-    turn->count = turn_idle(&u, turn->wide, turns);
-    turn->from = u.from;
-    turn->to = u.to;
+    for (uint32_t i = 0; i < GRADES; i++) /* of equal grades the first counts */
+        p.free[i] = i && s->shifts[i] == s->shifts[i - 1] ? 0 : count_free(s, who, i, p.lack[i] + ((to - from) >> span_of(&p, i)) + 2);
+    visit_pieces(&p, turn_piece);
+    p.loosens = who->may_unmap;
+    if (p.loosens)
+        visit_pieces(&p, turn_piece);
     place->under = slots_under(r, place->at, place->size);
-    return turn->count && who->may_unmap;
+    return turn->count;
 }
 
-/* Takes the aliases out of loose units, so that they are idle. False: there were none, or the driver refuses. LOCKING: not the pool's lock. */
+/* Takes the aliases out of loose pieces, so that they are idle. False: there were none, or the driver refuses. LOCKING: not the pool's lock. */
 bool units_loosen(cenote_pool *pool, const struct units_turn *turn)
 {
     struct region *r = turn->region;
-    uint32_t left = turn->count;
-    for (uint32_t unit = turn->from; unit < turn->to && left; unit++) {
+    uint32_t left = turn->count, size = 1u << turn->level;
+    for (uint32_t slot = turn->from >> turn->level << turn->level; slot < turn->to && left; slot += size) {
+        struct piece piece = {slot, slot + size, turn->level};
         lock_take(&pool->lock);
-        bool goes = is_wide(r, unit) != turn->wide && unit_is_loose(pool, r, unit);
+        bool goes = r->shift + region_span_shift(r, slot) != pool->store.pages.shifts[turn->grade] && is_loose(pool, r, piece);
         lock_give(&pool->lock);
-        uint32_t slot = unit << r->unit_shift, end = slot + (1u << r->unit_shift);
-        for (; goes && slot < end; slot++)
-            goes = !r->page[slot] || aliases_drop_at(pool, r, slot);
+        for (uint32_t i = slot; goes && i < slot + size; i++)
+            goes = !r->page[i] || aliases_drop_at(pool, r, i);
         left -= goes;
     }
     return left != turn->count;

@@ -117,13 +117,13 @@ int cenote_export(void *address, cenote_share *share)
 
 /* --------------------------------------------------------------------------------------------------------------------------- answering */
 
-/* Are there large pages alone under the block? Then they are counted, else the slots. */
-static bool is_all_wide(const struct region *r, struct slots under)
+/* log2 of the slots under the smallest page of the block: in such pages they are counted. */
+static uint32_t joined_under(const struct region *r, struct slots under)
 {
-    uint32_t slot = under.from;
-    while (slot < under.to && region_is_wide(r, slot))
-        slot += region_span(r, slot);
-    return slot == under.to;
+    uint32_t least = r->unit_shift;
+    for (uint32_t slot = under.from; slot < under.to; slot += region_span(r, slot))
+        least = region_span_shift(r, slot) < least ? region_span_shift(r, slot) : least;
+    return least;
 }
 
 /* What the books know of the block. LOCKING: the pool's lock. */
@@ -140,7 +140,7 @@ static int describe(cenote_pool *pool, struct block_ref *w, const struct share_r
     struct page *first = page_of(&pool->store.pages, r->page[under.from]);
     if (!first->serial)
         first->serial = atomic_fetch_add(&serials, 1) + 1;
-    uint32_t joined = is_all_wide(r, under) ? r->unit_shift : 0, slot = under.from + ((uint32_t)(q->page - (q->page > 0)) << joined);
+    uint32_t joined = joined_under(r, under), slot = under.from + ((uint32_t)(q->page - (q->page > 0)) << joined);
     reply->shift = region_is_segment(r) ? 0 : r->shift + joined;
     reply->unit_shift = r->unit_shift - joined;
     reply->pages = (under.to - under.from) >> joined;
@@ -149,7 +149,7 @@ static int describe(cenote_pool *pool, struct block_ref *w, const struct share_r
     reply->bytes = w->size;
     if (q->page > reply->pages || (q->page && (!reply->shift || region_first(r, slot) != slot)))
         return CENOTE_INVALID;
-    reply->span_shift = q->page && region_is_wide(r, slot) ? r->unit_shift - joined : 0;
+    reply->span_shift = q->page ? region_span_shift(r, slot) - joined : 0;
     *handle = q->page ? page_of(&pool->store.pages, r->page[slot])->handle : 0;
     return CENOTE_OK;
 }

@@ -29,10 +29,12 @@ static bool overlaps(const struct block *a, const struct block *b)
     return a->at < b->at + b->bytes && b->at < a->at + a->bytes;
 }
 
-/* Pages begin at multiples of their size. Only those that move are known to be of that size. */
+/* Pages begin at multiples of their size. Only those that move are known to be of that size; in private groups they may be large. */
 bool block_has_its_pages(const struct world *w, const struct block *b)
 {
-    uintptr_t page = w->pool[b->pool].page_bytes, from = (uintptr_t)b->at / page, to = ((uintptr_t)b->at + b->bytes - 1) / page;
+    bool is_private = b->group != GROUPS && w->pool[b->pool].flags[b->group] & CENOTE_GROUP_PRIVATE;
+    uintptr_t large = w->pool[b->pool].page_bytes, page = large < w->shape.granularity || is_private ? large : w->shape.granularity;
+    uintptr_t from = (uintptr_t)b->at / page, to = ((uintptr_t)b->at + b->bytes - 1) / page;
     for (int i = 0; i < BLOCKS; i++) {
         const struct block *o = &w->block[i];
         if (o != b && o->at && o->pool == b->pool && (uintptr_t)o->at / page <= to && ((uintptr_t)o->at + o->bytes - 1) / page >= from)

@@ -21,7 +21,7 @@
 static const uint32_t page_mibs[] = {2, 0, 4, 8};
 static const uint32_t ratios[] = {4, 1, 2, 64};
 static const double   budgets[] = {-1, 0, 0.01, 0.5};
-extern uint32_t units_split_pages; /* pool/remap.h, of whose names this folder has others */
+extern uint32_t units_grade_pages; /* pool/remap.h, of whose names this folder has others */
 static const uint32_t splits[] = {128, 2, 0, 4};
 
 static uint64_t clock_ns(void *unused)
@@ -192,7 +192,7 @@ static cenote_options choose_options(struct world *w)
     options.page_mib = page_mibs[a >> 2 & 3];
     options.address_ratio = ratios[a >> 4 & 3];
     options.harvest_budget = budgets[a >> 6];
-    units_split_pages = splits[b >> 4 & 3]; /* of all pools: the last one says */
+    units_grade_pages = splits[b >> 4 & 3]; /* of all pools: the last one says */
     options.trim_every = b & 3;
     options.limit = b & 4 ? 0.5 : 0;
     if ((b >> 3 & 7) == 7)

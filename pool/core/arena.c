@@ -2,8 +2,8 @@
  * arena.c: serves small requests from slabs, all others from a heap; slabs are cut from heaps, too.
  *
  *     heap 0    large blocks, and slabs
- *     heap 1    while the pool wastes memory: blocks of up to half a page
- *     heap 2    blocks of up to a sixteenth of a page; while the pool wastes memory, slabs too
+ *     heap 1    while the pool wastes memory: blocks of up to two small pages
+ *     heap 2    blocks of up to a quarter of a small page; while the pool wastes memory, slabs too
  *
  * A block stays in the heap that it came to, and its region says which (invariant 27). When the pool wastes is not decided here: budget.c.
  *
@@ -16,8 +16,8 @@
 
 #include "base/check.h"
 
-#define MIDDLE_SHIFT 1      /* chosen: blocks of up to half a page, and of up to a sixteenth; docs/waste.md has what else was tried */
-#define SMALL_SHIFT  4
+#define MIDDLE_SHIFT 1      /* chosen: blocks of up to two small pages, and of up to a quarter of one; docs/design.md has what else was tried */
+#define SMALL_SHIFT  2
 
 void arena_open(struct arena *a, struct pages *pages, struct table *blocks, struct table *slabs, bool is_private)
 {
@@ -89,16 +89,16 @@ void request_make(struct request *q, bool slabs)
  * A small block goes to a heap of its own. Beside a block that goes when it stays, it would hold a page, and the hole in front of it would serve
  * no block that is larger.
  */
-void request_choose_heap(struct request *q, uint32_t page_shift, bool wastes)
+void request_choose_heap(struct request *q, uint32_t small_shift, bool wastes)
 {
-    bool small = q->size <= 1ull << page_shift >> SMALL_SHIFT;
-    q->heap = small ? 2 : wastes && q->size <= 1ull << page_shift >> MIDDLE_SHIFT ? 1 : 0;
+    bool small = q->size <= 1ull << small_shift >> SMALL_SHIFT;
+    q->heap = small ? 2 : wastes && q->size <= 1ull << small_shift << MIDDLE_SHIFT ? 1 : 0;
 }
 
 void request_cover_pages(struct request *q, uint64_t page)
 {
     q->size = (q->size + page - 1) & ~(page - 1);
-    q->alignment = page;
+    q->alignment = q->alignment < page ? page : q->alignment;
 }
 
 static enum fit find_at(struct arena *a, const struct requester *who, const struct request *q, const struct region *r, struct place *place)

@@ -72,7 +72,7 @@ bool     arena_has_regions(const struct arena *a);
 uint64_t arena_addresses(const struct arena *a);
 
 void     request_make(struct request *q, bool slabs);
-void     request_choose_heap(struct request *q, uint32_t page_shift, bool wastes);
+void     request_choose_heap(struct request *q, uint32_t small_shift, bool wastes);
 void     request_cover_pages(struct request *q, uint64_t page);
 enum fit arena_find(struct arena *a, const struct requester *who, const struct request *q, const struct region *r, struct place *place);
 uint64_t arena_commit(struct arena *a, const struct request *q, uint32_t block);

@@ -21,6 +21,8 @@
  */
 #include "pool/core/fill.h"
 
+#include <string.h>
+
 #include "base/check.h"
 
 static bool make_room(struct fill *f, uint32_t entries)
@@ -56,7 +58,8 @@ void fill_close(struct fill *f)
 /* Lists the slots that lack a page. The pages that stay are marked as met (pages_look_anew), so that the picker does not pick them. */
 static void list_missing(struct fill *f, struct pages *s, const struct requester *who, struct region *r, uint32_t from, uint32_t to)
 {
-    f->count = f->unmaps = f->stays = f->wide = 0;
+    f->count = f->unmaps = f->stays = 0;
+    memset(f->lack, 0, sizeof f->lack);
     pages_look_anew(s);
     for (uint32_t slot = from; slot < to; slot += region_span(r, slot)) {
         bool blocked;
@@ -65,12 +68,12 @@ static void list_missing(struct fill *f, struct pages *s, const struct requester
             continue;
         }
         struct fill_entry *e = &f->entries[f->count++];
-        *e = (struct fill_entry){.slot = slot, .is_wide = region_is_wide(r, slot), .stays = pages_may_stay(s, who, r, slot)};
+        *e = (struct fill_entry){.slot = slot, .grade = pages_grade_at(s, r, slot), .stays = pages_may_stay(s, who, r, slot)};
         CHECK(!blocked || e->stays);
         *(e->stays ? &e->page : &e->old) = r->page[slot];
         f->unmaps += e->old != 0;
         f->stays += e->stays;
-        f->wide += e->is_wide && !e->stays;
+        f->lack[e->grade] += !e->stays;
     }
 }
 
@@ -85,18 +88,18 @@ static void leave_to_growth(struct picker *k, uint32_t missing, uint64_t news)
     CHECK(k->count == found || missing - k->count <= news);
 }
 
-/* The slots go into transit, and the pages that were picked, small ones and large ones, or stay, belong to them. */
-static void lift_pages(struct fill *f, struct pages *s, const struct requester *who, const struct picker pickers[2])
+/* The slots go into transit, and the pages that were picked, of each grade, or stay, belong to them. */
+static void lift_pages(struct fill *f, struct pages *s, const struct requester *who, const struct picker pickers[GRADES])
 {
     struct region *r = f->region;
-    uint32_t picked[2] = {0, 0};
+    uint32_t picked[GRADES] = {0};
     f->harvests = f->leaves = 0;
     f->behind = 0;
     for (uint32_t i = 0; i < f->count; i++) {
         struct fill_entry *e = &f->entries[i];
         bit_set(r->transit, e->slot);
-        if (!e->stays && picked[e->is_wide] < pickers[e->is_wide].count)
-            e->page = pickers[e->is_wide].picks[picked[e->is_wide]++].page;
+        if (!e->stays && picked[e->grade] < pickers[e->grade].count)
+            e->page = pickers[e->grade].picks[picked[e->grade]++].page;
         if (!e->page)
             continue;
         struct page *p = page_of(s, e->page);
@@ -113,10 +116,10 @@ static void lift_pages(struct fill *f, struct pages *s, const struct requester *
     }
 }
 
-/* Picks pages of one size for `missing` slots, and says how many are to be created instead of moving: growth->bytes less those of all that are. */
-static struct picker pick_for(struct fill *f, struct pages *s, const struct requester *who, uint32_t shift, uint32_t missing, struct pick *picks,
-                              uint64_t *growth)
+/* Picks pages of one grade for the slots that lack them, unless as many can be created: *growth loses the bytes of those that are. */
+static struct picker pick_for(struct fill *f, struct pages *s, const struct requester *who, uint32_t grade, struct pick *picks, uint64_t *growth)
 {
+    uint32_t shift = s->shifts[grade], missing = f->lack[grade];
     uint64_t news = *growth >> shift;
     struct picker k = {.who = who, .only_shift = shift, .latest = news < missing ? s->fences.now : 0, .most = missing, .picks = picks};
     pages_pick(s, &k);
@@ -124,6 +127,7 @@ static struct picker pick_for(struct fill *f, struct pages *s, const struct requ
     uint64_t bytes = (uint64_t)(missing - k.count) << shift;
     f->creates += missing - k.count;
     f->create_bytes += bytes;
+    f->top = bytes && grade > f->top ? grade : f->top;
     *growth -= bytes < *growth ? bytes : *growth;
     return k;
 }
@@ -141,14 +145,13 @@ enum plan fill_plan(struct fill *f, struct pages *s, const struct requester *who
     f->region = r;
     list_missing(f, s, who, r, from, to);
 
-    uint32_t narrow = f->count - f->stays - f->wide;
-    struct picker pickers[2] = {{.count = 0}, {.count = 0}};
-    f->creates = 0;
+    struct picker pickers[GRADES] = {{.count = 0}};
+    struct pick *picks = f->picks;
+    f->creates = f->top = 0;
     f->create_bytes = 0;
-    if (f->wide)
-        pickers[true] = pick_for(f, s, who, r->shift + r->unit_shift, f->wide, f->picks, &growth);
-    if (narrow)
-        pickers[false] = pick_for(f, s, who, r->shift, narrow, f->picks + f->wide, &growth);
+    for (uint32_t grade = GRADES; grade-- > 0; picks += f->lack[grade])
+        if (f->lack[grade])
+            pickers[grade] = pick_for(f, s, who, grade, picks, &growth);
     if (f->create_bytes > allowance)
         return PLAN_OVER_LIMIT;
     if (!table_reserve(&s->table, f->creates))

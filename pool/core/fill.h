@@ -14,7 +14,7 @@ struct fill_entry {
     CUmemGenericAllocationHandle handle;  /* of `page`, once there is one */
     struct region *home;                  /* aliases:off: where a harvested page lies, which it leaves first; NULL: it need not */
     uint32_t home_slot;
-    bool     is_wide;                     /* the slot is a unit, and its page large */
+    uint32_t grade;                       /* of the page */
     bool     stays;                       /* `page` is mapped here already, and the device is not done with it elsewhere */
     bool     created, unmapped, left, mapped; /* done so far */
 };
@@ -26,7 +26,8 @@ struct fill {
     uint32_t           most;              /* room in both */
     uint32_t           count;
     uint32_t           creates, harvests, unmaps, leaves, stays;
-    uint32_t           wide;              /* entries of wide units whose page does not stay */
+    uint32_t           lack[GRADES];      /* entries whose page does not stay, by its grade */
+    uint32_t           top;               /* the largest grade of which pages are created */
     uint64_t           create_bytes;      /* bytes of the pages that are created */
     tick               behind;            /* the stream has to wait for what was freed up to here, see order.c; 0: for nothing */
     struct region     *region;

@@ -69,7 +69,8 @@ static uint32_t line_in(const struct heap *h, const struct region *r)
 static uint32_t pages_beyond(const struct heap *h, const struct region *r, struct slots under)
 {
     uint32_t line = line_in(h, r), slots = under.to <= line ? 0 : under.to - (under.from > line ? under.from : line);
-    return (slots + (1u << r->unit_shift) - 1) >> r->unit_shift;
+    uint32_t shift = r->unit_shift < 2 ? r->unit_shift : 2;
+    return (slots + (1u << shift) - 1) >> shift;
 }
 
 static uint32_t cost_of(const struct place *place) { return place->missing + place->beyond; }
@@ -334,11 +335,11 @@ static void remove_piece(struct heap *h, struct region *r, uint32_t block)
     table_give(h->ranges.blocks, block);
 }
 
-/* Moves the top so that the place lies below it, to a page border: the rest of the last page is a free range at once. */
+/* Moves the top so that the place lies below it, to the end of a cell and of the last page: what is left of these is a free range at once. */
 static uint32_t grow_top(struct heap *h, struct region *r, const struct place *place)
 {
-    uint64_t end = place->at + place->size;
-    uint64_t top = region_is_segment(r) ? region_end(r) : r->base + align_up(end - r->base, 1ull << r->shift << r->unit_shift);
+    uint64_t pages = (uint64_t)place->under.to << r->shift, cell = 1ull << r->shift << r->cell_shift;
+    uint64_t top = region_is_segment(r) ? region_end(r) : r->base + align_up(pages, cell);
     uint32_t range = place->range;
     if (!range && r->last_block && at_number(h, r->last_block)->state == BLOCK_FREE)
         range = r->last_block; /* the place begins above the top: the free range below it reaches up to it */

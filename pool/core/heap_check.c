@@ -104,6 +104,8 @@ const char *heap_broken_region(const struct heap *h, const struct region *r)
 {
     if (r->arena != h->arena || r->heap != h->index || (h->index && (r->fixed || region_is_segment(r))))
         return "27: a region names its heap, and heaps for small blocks are neither fixed nor of segments";
+    if (r->unit_shift && r->top < region_end(r) && region_slot_at(r, region_slot(r, r->top)) != r->top)
+        return "30: no page reaches beyond the top";
     return r->number != h->regions && r->top != region_end(r) && r->top != r->base ? "13: only the newest region is partly virgin" : NULL;
 }
 

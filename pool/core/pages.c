@@ -26,7 +26,8 @@
 
 bool pages_open(struct pages *s, uint32_t shift)
 {
-    s->shift = s->small_shift = shift;
+    for (uint32_t grade = 0; grade < GRADES; grade++)
+        s->shifts[grade] = shift;
     if (!table_open(&s->table, sizeof(struct page), PAGES_MAX))
         return false;
     if (table_open(&s->regions, sizeof(struct region_entry), REGIONS_MAX))
@@ -338,6 +339,13 @@ void pages_stay(struct pages *s, uint32_t page)
         pages_add_spare(s, page);
 }
 
+/* Segments, which have no handle, are of no grade. */
+static void count_held(struct pages *s, CUmemGenericAllocationHandle handle, uint64_t bytes, uint64_t change)
+{
+    for (uint32_t grade = 0; grade < GRADES && handle; grade++)
+        s->held[grade] += bytes == 1ull << s->shifts[grade] ? change : 0;
+}
+
 /* The table has room: table_reserve was asked before the page was created. */
 uint32_t pages_add(struct pages *s, CUmemGenericAllocationHandle handle, uint64_t bytes)
 {
@@ -346,7 +354,7 @@ uint32_t pages_add(struct pages *s, CUmemGenericAllocationHandle handle, uint64_
     page_of(s, page)->handle = handle;
     page_of(s, page)->bytes = bytes;
     s->reserved += bytes;
-    s->small += pages_have_two_sizes(s) && bytes == 1ull << s->small_shift ? bytes : 0;
+    count_held(s, handle, bytes, bytes);
     return page;
 }
 
@@ -364,7 +372,7 @@ void pages_remove(struct pages *s, uint32_t page)
     struct page *p = page_of(s, page);
     CHECK(!p->maps && !p->owner.region);
     s->reserved -= p->bytes;
-    s->small -= pages_have_two_sizes(s) && p->bytes == 1ull << s->small_shift ? p->bytes : 0;
+    count_held(s, p->handle, p->bytes, 0 - p->bytes);
     p->bytes = 0; /* tells that the number is not in use */
     table_give(&s->table, page);
 }

@@ -11,6 +11,9 @@
 #define PAGES_MAX   (1u << 24)     /* 32 TiB of 2 MiB pages */
 #define REGIONS_MAX (1u << 20)
 
+/* Pages have one of these sizes, see units.c. */
+enum grade { GRADE_SMALL, GRADE_MIDDLE, GRADE_LARGE, GRADES };
+
 struct page {
     CUmemGenericAllocationHandle handle;  /* 0 for a segment */
     uint64_t    bytes;
@@ -45,21 +48,28 @@ struct pages {                      /* guarded by the pool's lock */
     struct fences fences;
     struct table  table;            /* of struct page */
     struct table  regions;          /* of struct region_entry */
-    uint32_t      shift;            /* log2 of the page size */
-    uint32_t      small_shift;      /* the same of small pages, see units.c and arena.h */
+    uint32_t      shifts[GRADES];   /* log2 of the page size of each grade, the smallest first; some may be equal */
     uint32_t      epoch;            /* of the current look */
     uint32_t      spare;            /* chain of pages mapped nowhere */
     uint32_t      spares;           /* in it */
     uint64_t      spare_bytes;
     uint64_t      reserved;         /* bytes of all pages and segments */
-    uint64_t      small;            /* of these, of small pages, if there are two sizes */
+    uint64_t      held[GRADES];     /* of these, of the pages of each grade */
     uint64_t      addresses;        /* bytes of address space */
     bool          mapped_once;      /* aliases:off: a page that moves leaves its old slot first */
     uint32_t      listed[2];        /* first of the regions in which a page may be free; [1] segments */
 };
 
-/* Those in heaps for small blocks are smaller, where the device's granularity allows. */
-static inline bool pages_have_two_sizes(const struct pages *s) { return s->small_shift != s->shift; }
+static inline bool pages_have_sizes(const struct pages *s) { return s->shifts[GRADE_SMALL] != s->shifts[GRADE_LARGE]; }
+
+/* Of pages that a place of the region can have there. */
+static inline uint32_t pages_grade_at(const struct pages *s, const struct region *r, uint32_t slot)
+{
+    uint32_t shift = r->shift + region_span_shift(r, slot), grade = GRADE_SMALL;
+    while (grade < GRADE_LARGE && s->shifts[grade] != shift)
+        grade++;
+    return grade;
+}
 
 static inline struct page *page_of(const struct pages *s, uint32_t page) { return TABLE_AT(struct page, &s->table, page); }
 static inline struct region *region_of(const struct pages *s, uint32_t region)
@@ -73,7 +83,7 @@ static inline bool requester_comes_after(const struct pages *s, const struct req
     return arena == who->arena || freed <= who->ordered || fence_has_passed(&s->fences, freed, arena);
 }
 
-bool pages_open(struct pages *s, uint32_t shift);
+bool pages_open(struct pages *s, uint32_t shift); /* pages of one size; the caller may have other grades */
 void pages_close(struct pages *s);
 
 /* A look at a range: anew, then slot by slot. */

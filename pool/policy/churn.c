@@ -29,7 +29,7 @@
 void churn_given(cenote_pool *pool, uint64_t bytes, uint64_t ns)
 {
     struct churn *r = &pool->policy.churn;
-    uint64_t pages = bytes >> pool->store.pages.shift;
+    uint64_t pages = bytes >> pool->store.pages.shifts[GRADE_MIDDLE];
     if (!pages)
         return;
     r->given += pages;
@@ -59,7 +59,7 @@ static uint64_t left_for(const cenote_pool *pool, uint64_t grace)
         return UINT64_MAX;
     double left = (double)grace + budget * (double)(pool_now(pool) - pool->config.opened_ns) - (double)r->ns;
     uint64_t pages = left > 0 ? (uint64_t)(left / (double)each) : 0;
-    return pages > UINT64_MAX >> pool->store.pages.shift ? UINT64_MAX : pages << pool->store.pages.shift;
+    return pages > UINT64_MAX >> pool->store.pages.shifts[GRADE_MIDDLE] ? UINT64_MAX : pages << pool->store.pages.shifts[GRADE_MIDDLE];
 }
 
 /* Bytes that a periodic trim may give back. */
@@ -96,7 +96,7 @@ bool churn_forbids(cenote_pool *pool)
     uint64_t now = pool_now(pool);
     r->often = r->asked_ns && now - r->asked_ns <= OFTEN_NS ? r->often + 1 : 0;
     r->asked_ns = now;
-    bool forbids = r->often >= OFTEN_LEAST && left_for(pool, GRACE_NS) < 1ull << pool->store.pages.shift && has_the_device(pool);
+    bool forbids = r->often >= OFTEN_LEAST && left_for(pool, GRACE_NS) < 1ull << pool->store.pages.shifts[GRADE_MIDDLE] && has_the_device(pool);
     lock_take(&pool->lock);
     tick deferred = forbids ? pool->store.pages.fences.now : 0;
     lock_give(&pool->lock);

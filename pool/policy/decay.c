@@ -79,7 +79,7 @@ bool decay_go(cenote_pool *pool, uint64_t most)
     pending_poll(pool);
     if (begins)
         trim_flush(pool);
-    uint64_t allowance = churn_allowance(pool), bytes = most << pool->store.pages.shift;
+    uint64_t allowance = churn_allowance(pool), bytes = most << pool->store.pages.shifts[GRADE_MIDDLE];
     bytes = bytes < allowance ? bytes : allowance;
     bool more = d->ripe && bytes && give_ripe(pool, bytes) >= bytes;
     atomic_store(&d->due, more ? now : d->epochs[d->newest].ns + decay_epoch(pool));

@@ -121,7 +121,7 @@ static void look_at_books(cenote_pool *pool, struct facts *f)
     look_begin(&look, pool);
     const cenote_stats *s = &pool->account.stats;
     f->moves = pool->config.provider == CENOTE_VMM;
-    f->page = 1ull << pool->store.pages.shift;
+    f->page = 1ull << pool->store.pages.shifts[GRADE_LARGE];
     f->limit = pool->limits.bytes;
     f->reserved = pool->store.pages.reserved;
     f->allocated = s->allocated.current;

@@ -216,10 +216,8 @@ static uint64_t shown_bytes(const struct pages *s, const struct region *r, uint3
     uint64_t sum = 0, sole = 0;
     for (uint32_t word = from / 64; word < bits_words(to); word++)
         sole += (uint64_t)__builtin_popcountll(r->sole[word] & r->home[word]);
-    for (uint32_t unit = from >> r->unit_shift; r->unit_shift && unit < to >> r->unit_shift; unit++) {
-        uint32_t slot = unit << r->unit_shift;
-        sole += region_is_wide(r, slot) && bit_is_set(r->sole, slot) && bit_is_set(r->home, slot) ? region_span(r, slot) - 1 : 0;
-    }
+    for (uint32_t slot = from; r->unit_shift && slot < to; slot += region_span(r, slot))
+        sole += bit_is_set(r->sole, slot) && bit_is_set(r->home, slot) ? region_span(r, slot) - 1 : 0;
     for (uint32_t slot = from; (slot = bits_next(r->sole, slot, to, false)) < to && region_slot_at(r, slot) < r->top; slot++)
         sum += is_shown(s, r, slot) ? page_of(s, r->page[slot])->bytes : 0;
     return sum + sole * (region_is_segment(r) ? r->bytes : 1ull << r->shift);

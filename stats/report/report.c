@@ -100,7 +100,7 @@ cenote_stats report_stats(const cenote_pool *pool, const struct report_sums *sum
     sum_driver_calls(&s.driver_calls, &s.driver_ns);
     s.driver_calls -= pool->report.driver_calls_before;
     s.driver_ns -= pool->report.driver_ns_before;
-    s.page_bytes = 1ull << pool->store.pages.shift;
+    s.page_bytes = 1ull << pool->store.pages.shifts[GRADE_LARGE];
     s.capacity = pool->config.device->capacity;
     s.address_used = sums->address_used;
     s.metadata += sums->metadata;

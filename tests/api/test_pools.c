@@ -48,7 +48,7 @@ CASE(page_size_follows_the_card)
     static const struct {
         uint64_t capacity;
         uint64_t page;
-    } cards[] = {{64 * MIB, 2 * MIB}, {16 * GIB, 2 * MIB}, {32 * GIB, 4 * MIB}, {80 * GIB, 8 * MIB}, {141 * GIB, 16 * MIB},
+    } cards[] = {{64 * MIB, 2 * MIB}, {8 * GIB, 2 * MIB}, {16 * GIB, 4 * MIB}, {32 * GIB, 8 * MIB}, {80 * GIB, 16 * MIB}, {141 * GIB, 32 * MIB},
                  {700 * GIB, 32 * MIB}};
     for (size_t i = 0; i < sizeof cards / sizeof cards[0]; i++) {
         struct scene scene;
@@ -68,9 +68,9 @@ CASE(page_size_follows_the_limit)
     scene_open_card(&scene, &shape);
     DONE(cenote_options_default(&options));
     options.limit = (double)(16 * GIB);
-    create_and_destroy(&options, 2 * MIB);
-    options.limit = (double)(80 * GIB);
     create_and_destroy(&options, 4 * MIB);
+    options.limit = (double)(80 * GIB);
+    create_and_destroy(&options, 8 * MIB);
     scene_close(&scene);
 }
 

@@ -156,7 +156,7 @@ CASE(other_pages_behind_the_same_first_one)
     DONE(import(&old, &here));
     held_give(&a);
     DONE(cenote_pool_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT));
-    REQUIRE(held_take(&edge, scene.pool, MIB / 2, scene.stream[A])); /* keeps the first page */
+    REQUIRE(held_take(&edge, scene.pool, MIB, scene.stream[A])); /* keeps the first page */
     REQUIRE(held_take(&other, scene.pool, 4 * MIB, scene.stream[B]));
     EXPECT_EQ(edge.at, a.at);
     EXPECT_EQ(scene_stats(scene.pool).pages_harvested, 2);

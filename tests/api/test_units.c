@@ -27,24 +27,24 @@ static void open_with(struct scene *scene, const char *conf)
 {
     struct sim_shape shape = scene_card(CARD);
     cenote_options options = options_with(conf);
-    units_split_pages = SPLIT;
+    units_grade_pages = SPLIT;
     scene_open_with(scene, &shape, &options);
 }
 
 static void end(struct scene *scene)
 {
-    units_split_pages = SPLIT;
+    units_grade_pages = SPLIT;
     scene_close(scene);
 }
 
 static uint64_t reserved(const struct scene *scene) { return scene_stats(scene->pool).reserved.current; }
-static uint64_t in_small_pages(const struct scene *scene) { return scene->pool->store.pages.small; }
+static uint64_t in_small_pages(const struct scene *scene) { return scene->pool->store.pages.held[GRADE_SMALL]; }
 
 /* Takes it with idle units that become WIDE, or SPLIT. */
 static struct held take(struct scene *scene, uint32_t split_pages, size_t bytes, int stream)
 {
     struct held held = {0};
-    units_split_pages = split_pages;
+    units_grade_pages = split_pages;
     EXPECT(held_take(&held, scene->pool, bytes, scene->stream[stream]));
     return held;
 }
@@ -254,7 +254,7 @@ CASE(blocks_on_both_sizes_are_imported)
         held[i] = take(&p.scene, blocks[i].split_pages, blocks[i].bytes, A);
     for (int i = 0; i < 6; i++)
         import_there(&p.other, &held[i]);
-    units_split_pages = SPLIT;
+    units_grade_pages = SPLIT;
     close_pair(&p);
 }
 
@@ -349,7 +349,7 @@ CASE(a_place_is_taken_while_the_driver_keeps_the_aliases)
     second = take(&scene, SPLIT, LARGE, B);
     leave_free(&scene, WIDE, 2 * LARGE);
     DONE(cenote_pool_watch(scene.pool, at_notice, &thief));
-    units_split_pages = SPLIT;
+    units_grade_pages = SPLIT;
     fault_arm("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN, true);
     int error = cenote_alloc(scene.pool, 2 * LARGE, scene.stream[A], &at);
     EXPECT(error == CENOTE_OK || error == CENOTE_DRIVER);

@@ -88,11 +88,11 @@ void scenario_units_that_turn(struct act *act)
     DONE(cuCtxSynchronize());
     act_armed(act);
     act_take(act, act->scene.pool, 12 * MIB, act->scene.stream[B]);
-    units_split_pages = 0;
+    units_grade_pages = 0;
     held = act_take(act, act->scene.pool, 16 * MIB, act->scene.stream[C]);
     act_give(held);
     sim_advance(20 * MSEC);
-    units_split_pages = 128;
+    units_grade_pages = 128;
     held = act_take(act, act->scene.pool, 13 * MIB, act->scene.stream[A]);
     act_give(held);
     act_give(beside);

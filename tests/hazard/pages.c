@@ -32,7 +32,7 @@ void hazard_half_of_a_real_card_in_flight(void)
     options.page_mib = 0;
     shape.lag = MSEC;
     scene_open_with(&scene, &shape, &options);
-    EXPECT_EQ(scene_stats(scene.pool).page_bytes, 8 * MIB);
+    EXPECT_EQ(scene_stats(scene.pool).page_bytes, 16 * MIB);
     DONE(cenote_alloc(scene.pool, 40 * GIB, scene.stream[A], &first));
     DONE(sim_launch_wait(scene.stream[A], 10 * MSEC));
     DONE(sim_launch_touch(scene.stream[A], device_address(first), 40 * GIB));

@@ -125,7 +125,7 @@ CASE(pages_in_place_of_pages_of_the_other_size_have_moved)
 CASE(a_pool_wastes_if_blocks_hold_more_than_was_ever_live)
 {
     reset(0.01);
-    pool.store.pages.shift = 20;
+    pool.store.pages.shifts[GRADE_MIDDLE] = 20;
     uint64_t slack = NEED / 8 + (16ull << 20);
     pool.store.pages.reserved = NEED + slack;
     budget_look(&pool);
@@ -144,7 +144,7 @@ CASE(a_pool_wastes_if_blocks_hold_more_than_was_ever_live)
 CASE(neither_spares_nor_blocks_that_wait_are_wasted)
 {
     reset(0.01);
-    pool.store.pages.shift = 20;
+    pool.store.pages.shifts[GRADE_MIDDLE] = 20;
     pool.store.pages.reserved = 2 * NEED;
     pool.store.pages.spare_bytes = NEED / 2 + 1;
     budget_look(&pool);
@@ -162,7 +162,7 @@ CASE(neither_spares_nor_blocks_that_wait_are_wasted)
 CASE(a_reset_of_the_peaks_makes_no_waste)
 {
     reset(0.01);
-    pool.store.pages.shift = 20;
+    pool.store.pages.shifts[GRADE_MIDDLE] = 20;
     budget_remember(&pool);
     pool.account.stats.allocated.current = pool.account.stats.allocated.peak = pool.account.stats.active.current = NEED / 2;
     budget_look(&pool);

@@ -20,7 +20,7 @@ struct setting {
     uint32_t trim_every;
     uint32_t address_ratio;
     double   harvest_budget;
-    uint32_t split_pages;   /* units_split_pages */
+    uint32_t split_pages;   /* units_grade_pages */
 };
 
 static bool unannounced;        /* the pool has the option announced:0 */
@@ -36,7 +36,7 @@ static void open_setting(struct scene *scene, const struct setting *s)
     options.address_ratio = s->address_ratio;
     options.harvest_budget = s->harvest_budget;
     options.announced = !unannounced;
-    units_split_pages = s->split_pages;
+    units_grade_pages = s->split_pages;
     scene_open_with(scene, &shape, &options);
 }
 

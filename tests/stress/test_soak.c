@@ -75,7 +75,7 @@ static void open_soak(struct soak *k, struct scene *scene, uint64_t seed)
     shape.lag = lags[pick(&random, 4)];
     shape.driver_version = pick(&random, 8) ? shape.driver_version : 12000;
     options.page_mib = 2u << pick(&random, 4);
-    units_split_pages = splits[pick(&random, sizeof splits / sizeof *splits)];
+    units_grade_pages = splits[pick(&random, sizeof splits / sizeof *splits)];
     options.trim_every = (uint32_t)pick(&random, 4);
     options.address_ratio = 1u << pick(&random, 5);
     options.harvest_budget = (double)pick(&random, 3) / 2 - 0.5;
