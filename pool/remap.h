@@ -40,7 +40,7 @@ uint64_t budget_room(cenote_pool *pool, uint64_t bytes);
 uint64_t budget_need(cenote_pool *pool, uint64_t bytes);
 
 /* --- units.c. LOCKING: the turn, and the pool's lock in units_choose */
-#define GRADE_PAGES 256u            /* chosen: docs/design.md, section 11 */
+#define GRADE_PAGES 192u            /* chosen: docs/design.md, section 11 */
 extern uint32_t units_grade_pages;  /* a pool makes pages of a grade once it has needed more than so many of them hold */
 struct units_turn {
     struct region *region;

@@ -214,12 +214,12 @@ bool units_choose(cenote_pool *pool, const struct requester *who, struct place *
     struct pass p = {.pool = pool, .region = r, .from = from, .to = to, .end = end, .grade = grade, .may_unmap = who->may_unmap, .turn = turn};
     visit_pieces(&p, set_idle);
     place->under = slots_under(r, place->at, place->size);
-    if (!p.any || who->orderable || news >= count_lack(&p, who, place->under))
+    if (!p.any || news >= count_lack(&p, who, place->under))
         return false;
     for (uint32_t i = 0; i < GRADES; i++) /* of equal grades the first counts */
         p.free[i] = i && s->shifts[i] == s->shifts[i - 1] ? 0 : count_free(s, who, i, p.lack[i] + ((to - from) >> span_of(&p, i)) + 2);
     visit_pieces(&p, turn_piece);
-    p.loosens = who->may_unmap;
+    p.loosens = who->may_unmap && !who->orderable;
     if (p.loosens)
         visit_pieces(&p, turn_piece);
     place->under = slots_under(r, place->at, place->size);

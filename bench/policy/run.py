@@ -44,8 +44,8 @@ CARD = "h100"  # the list of prices under which smallest cards are searched for
 CARD_STEPS = 160  # a smallest card is found to a CARD_STEPS-th of what was live or pending
 TWO_DEVICES = "pipeline"  # the models know one
 WORSE = 0.1  # points
-PAGE = 8  # MiB: what a card of 80 GiB gets
-PAGES = (4, PAGE, 16, 32)
+PAGE = 16  # MiB: the largest pages that a card of 80 GiB gets
+PAGES = (4, 8, PAGE, 32)
 MIB2 = 2 << 20  # cards are multiples of this
 CONTEXT = 500 << 20  # what the simulated context takes (sim/machine/shape.def); it belongs to no allocator
 FILL = 80 * 10**9 // (64 << 20)  # blocks of 64 MiB
@@ -438,9 +438,10 @@ that moves is mapped and opened again; mostly something else is mapped at its ne
 
 ### Pages of other sizes
 
-The first repetition as a part of what expandable segments take, whose handles have 20 MiB, and the waste. A call costs
-by handle and not by byte, so larger pages take less time; what holds a part of a page holds all of it, so they waste
-more.
+The first repetition as a part of what expandable segments take, whose handles have 20 MiB, and the waste, by the size
+of the largest pages (`page_mib`). A call costs by handle and not by byte, so larger pages take less time; what holds a
+part of a page holds all of it, so they waste more. On an H100 two of these sizes were compared with the default:
+[real-cards.md](real-cards.md#programs-on-an-h100).
 
 {pages}
 

@@ -5,6 +5,7 @@
  * The clock of the card stands still unless something synchronises, so the time that has passed is the time that the host waited.
  */
 #include "driver/driver.h"
+#include "pool/pool.h"
 #include "tests/api/scene.h"
 
 #define CARD  (256 * MIB)
@@ -62,6 +63,23 @@ CASE(the_stream_waits_and_the_host_does_not)
     struct held wanted;
     open_scene();
     leave_in_flight(scene.stream[B], PIECE);
+    REQUIRE(held_take(&wanted, scene.pool, PIECE, scene.stream[A]));
+    expect_orders(1, 0);
+    DONE(cenote_pool_check(scene.pool));
+    held_give(&wanted);
+    close_scene();
+}
+
+/* What is in flight are pages of 8 MiB. Under shortage places get small pages, but not where that would make the host wait. */
+CASE(large_pages_in_flight_serve_as_they_are)
+{
+    struct held wanted;
+    cenote_options options = scene_options();
+    options.page_mib = 8;
+    units_grade_pages = 0;
+    open_with(&options, 1);
+    leave_in_flight(scene.stream[B], PIECE);
+    units_grade_pages = GRADE_PAGES;
     REQUIRE(held_take(&wanted, scene.pool, PIECE, scene.stream[A]));
     expect_orders(1, 0);
     DONE(cenote_pool_check(scene.pool));
