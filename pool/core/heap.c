@@ -28,6 +28,7 @@
 #include "base/check.h"
 
 #define LINE_SHARE 64 /* chosen: that part of the need lies below the line as well; from no part to three times this one, little changes */
+#define BEYOND_SHIFT 2               /* chosen: log2 of the slots beyond the line that weigh as much as a page */
 
 static struct block *at_number(const struct heap *h, uint32_t block) { return block_of(h->ranges.blocks, block); }
 
@@ -65,11 +66,11 @@ static uint32_t line_in(const struct heap *h, const struct region *r)
     return line > r->below ? slots_under(r, r->base + line - r->below - 1, 1).to : 0;
 }
 
-/* How many large pages lie beyond the line. */
+/* What lies beyond the line weighs as much as so many pages that are missing. */
 static uint32_t pages_beyond(const struct heap *h, const struct region *r, struct slots under)
 {
     uint32_t line = line_in(h, r), slots = under.to <= line ? 0 : under.to - (under.from > line ? under.from : line);
-    uint32_t shift = r->unit_shift < 2 ? r->unit_shift : 2;
+    uint32_t shift = r->unit_shift < BEYOND_SHIFT ? r->unit_shift : BEYOND_SHIFT;
     return (slots + (1u << shift) - 1) >> shift;
 }
 
