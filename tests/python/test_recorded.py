@@ -1,14 +1,16 @@
 """`cenote replay --recorded`. The recordings are made here: PyTorch's own allocators on the simulated GPU, whose code is what the models are of. So
-the models have to hold what they held, and put each block where they did. Recordings of real cards are not in the repository; docs/real-cards.md has
-what came of them."""
+the models have to hold what they held, and put each block where they did. Six recordings of a real card are in traces/h100; docs/real-cards.md has
+what came of others."""
 import copy
 import json
+import pathlib
 import pickle
 
 import pytest
 
 from cenote.replay import comparison, recorded, recording
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 MIB = 1 << 20
 KINDS = ("native", "expandable")
 
@@ -117,6 +119,15 @@ def test_the_model_goes_the_way_of_the_allocator(run, taken, tmp_path, kind):
         assert found["card_peak_bytes"] == found[f"{kind}_peak_bytes"] and (found["card_first_bytes"] > 0) == (name in ("middle", "two"))
         assert found["requested_peak_bytes"] <= found["cenote_peak_bytes"] < 1.5 * found["requested_peak_bytes"] + 64 * MIB
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_model_goes_the_way_of_a_real_card(run):
+    """PyTorch 2.11.0 on an H100: of equal free blocks that at the lowest address is taken."""
+    for found in runs_of(run, *sorted((ROOT / "traces/h100").glob("*.pickle.gz"))):
+        name = found["recording"]
+        assert (name.partition("-")[0], found["findings"]) == (found["model"], []) and found["streams"] == 2
+        assert found["equal"] == found["compared"] > 1000 and found["segment_events"] == found["segment_events_equal"] > 15, name
+        assert found["blocks_in_place"] == found["blocks"] > 500 and found["card_peak_bytes"] == found[f"{found['model']}_peak_bytes"], name
 
 
 @pytest.mark.simulation
