@@ -43,7 +43,7 @@ def work(steps, count, largest=25.0, most=60):
 
 def dump(what):
     print(json.dumps({"recording": f"{name}-{what}", "reserved": torch.cuda.memory_reserved(), "live": torch.cuda.memory_allocated(),
-                      "retries": torch.cuda.memory_stats()["num_alloc_retries"], "refused": refused[0], "at": round(time.time() - began, 2)}), flush=True)
+                      "retries": torch.cuda.memory_stats()["num_alloc_retries"], "refused": refused[0], "at": round(time.time() - began, 2)}))
     if native:
         with open(f"{folder}/{name}-{what}.pickle", "wb") as file:
             pickle.dump(torch.cuda.memory._snapshot(), file)

@@ -142,7 +142,8 @@ def as_run(c: Compared) -> dict[str, Any]:
     moments = found.moments
     differs, misplaced = first_difference(c), first_misplaced(c)
     return {
-        "recording": os.path.basename(found.title).removesuffix(".gz").removesuffix(".pickle").removesuffix(".pkl"), "device": found.device, "model": c.model,
+        "recording": os.path.basename(found.title).removesuffix(".gz").removesuffix(".pickle").removesuffix(".pkl"),
+        "device": found.device, "model": c.model,
         "streams": len({line.split(",", 5)[4] for line in found.plain}), "events": len(found.events), "compared": len(moments),
         "equal": sum(held == moment.reserved for held, moment in zip(c.held[c.model], moments)),
         "segment_events": sum(moment.changes for moment in moments),
