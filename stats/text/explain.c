@@ -64,11 +64,13 @@ static void derive_pool(struct facts *f)
     f->between = less(f->cached, f->harvestable + f->waiting + f->frozen + f->immovable);
     f->whole = smaller(f->whole, f->between);
     f->idle = smaller(f->idle, f->frozen);
-    f->lacking = f->available = 0;
+    f->lacking = f->short_by = f->available = 0;
     if (f->left == FACTS_UNKNOWN)
         return;
-    f->available = (f->limit ? smaller(f->left, less(f->limit, f->reserved)) : f->left) + f->cached;
+    uint64_t room = f->limit ? smaller(f->left, less(f->limit, f->reserved)) : f->left;
+    f->available = room + f->cached;
     f->lacking = less(f->bytes, f->available);
+    f->short_by = less(f->bytes, room + smaller(f->harvestable, f->cached));
 }
 
 static void derive_processes(struct facts *f)
@@ -115,9 +117,15 @@ static bool critical(const struct facts *f, uint64_t part)
     return f->bytes && part && f->left != FACTS_UNKNOWN && !f->lacking && less(f->available, part) < f->bytes;
 }
 
+/* The device has what is asked for, and the limit forbids it. */
+static bool limit_is_it(const struct facts *f)
+{
+    return f->limit && f->short_by && f->bytes <= f->left + (f->lacking ? f->cached : f->harvestable);
+}
+
 static bool helps(const struct facts *f, uint64_t part)
 {
-    return part && ((f->lacking && part >= f->lacking) || (part >= f->capacity / 10 && (f->lacking || !f->bytes)));
+    return part && !limit_is_it(f) && ((f->lacking && part >= f->lacking) || (part >= f->capacity / 10 && (f->short_by || !f->bytes)));
 }
 
 /* It would not fit either if no other process were on the device. */
@@ -163,10 +171,10 @@ const char *advice_name(enum advice advice)
     return names[advice];
 }
 
-/* After these nothing else is worth saying; before some others the general ones are not. */
-static bool is_last_word(enum advice advice)
+/* After these nothing else is worth saying; before some others the general ones are not. Of what is cached a part may be had beside the limit. */
+static bool is_last_word(const struct facts *f, enum advice advice)
 {
-    return advice == ADVICE_NONSENSE || advice == ADVICE_TOO_LARGE || advice == ADVICE_LIMIT || advice == ADVICE_BATCH_BY;
+    return advice == ADVICE_NONSENSE || advice == ADVICE_TOO_LARGE || (advice == ADVICE_LIMIT && f->lacking) || advice == ADVICE_BATCH_BY;
 }
 
 int advice_choose(const struct facts *f, enum advice *chosen, int most)
@@ -176,7 +184,7 @@ int advice_choose(const struct facts *f, enum advice *chosen, int most)
         if (!fits(f, advice) || (count && advice >= ADVICE_REFUSED))
             continue;
         chosen[count++] = advice;
-        if (is_last_word(advice))
+        if (is_last_word(f, advice))
             break;
     }
     return count;

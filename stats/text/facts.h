@@ -75,6 +75,7 @@ struct facts {
     uint64_t       cached, between;
     uint64_t       available;       /* all that could serve the request if nothing stood in its way */
     uint64_t       lacking;         /* what it asks for beyond that; 0 also where it is not known what is free */
+    uint64_t       short_by;        /* what it asks for beyond what any stream may have now: at least `lacking`, likewise */
     uint64_t       used, ours, others, left_behind, children, strangers;
     uint64_t       context, beside, unexplained; /* context and beside: of this process; both FACTS_UNKNOWN if they cannot be told apart */
     uint64_t       overhead;        /* both together */

@@ -398,6 +398,35 @@ CASE(memory_between_blocks)
     scene_close(&scene);
 }
 
+/* The same on a device that another process fills, and under a limit: the other process, or the limit, comes first. */
+CASE(memory_between_blocks_of_a_full_device)
+{
+    struct scene scene;
+    struct holder other;
+    void *small[1000];
+    char words[96];
+    int count = 0;
+    open_scene(&scene, NULL);
+    start(&other, 500 * MIB, SERVICE);
+    while (count < 1000 && !cenote_alloc(scene.pool, 512 * 1024, scene.stream[A], &small[count]))
+        count++;
+    for (int i = 0; i < count; i++)
+        if (i % 4)
+            DONE(cenote_free(small[i]));
+    run_out(scene.pool, 200 * MIB, scene.stream[A]);
+    snprintf(words, sizeof words, "Advice: Other processes (%d) hold 532.00 MiB, which leaves 492.00 MiB for this one.", other.process);
+    EXPECT(says(words));
+    EXPECT(says("    or: ") && says("lies between blocks that live on"));
+    end(&other, left_now() + 500 * MIB);
+    DONE(cenote_pool_set_limit(scene.pool, 500 * MIB));
+    run_out(scene.pool, 200 * MIB, scene.stream[A]);
+    EXPECT(says("Advice: The limit of 500.00 MiB stands in the way"));
+    EXPECT(says("    or: ") && says("lies between blocks that live on"));
+    for (int i = 0; i < count; i += 4)
+        DONE(cenote_free(small[i]));
+    scene_close(&scene);
+}
+
 CASE(blocks_that_share_nothing)
 {
     struct scene scene;

@@ -42,6 +42,15 @@ static void cache(struct facts *f, uint64_t bytes, uint64_t *part)
         *part += bytes;
 }
 
+/* 4 GiB are cached, 1.5 GiB are free, and 3 GiB are wanted: it would fit if the 4 GiB could be had. */
+static struct facts cached_as(size_t part)
+{
+    struct facts f = calm();
+    f.bytes = 3 * GIB;
+    cache(&f, 4 * GIB, part ? (uint64_t *)(void *)((char *)&f + part) : NULL);
+    return f;
+}
+
 static bool advises(struct facts f, enum advice advice)
 {
     enum advice chosen[2];
@@ -94,6 +103,13 @@ CASE(limit_set_too_low)
     add_process(&f, KIN_STRANGER, 4 * GIB); /* without the limit it would not fit either */
     NO(LIMIT);
     YES(FOREIGN);
+    f = cached_as(0); /* what is cached would be enough, and cannot be had: the limit forbids the rest */
+    f.limit = 14 * GIB;
+    f.left += 4 * GIB;
+    YES(LIMIT);
+    YES(BETWEEN);
+    add_process(&f, KIN_STRANGER, 2 * GIB); /* that it holds much is no reason */
+    NO(FOREIGN);
 }
 
 CASE(memory_left_behind)
@@ -124,6 +140,22 @@ CASE(foreign_process)
     NO(FOREIGN);
     YES(BATCH);
     f.bytes = 0; /* nothing failed, and it has little */
+    NO(FOREIGN);
+}
+
+/* A full device: what is cached would be enough, and lies between blocks. That another process holds much comes before smaller pages. */
+CASE(foreign_process_beside_memory_between_blocks)
+{
+    struct facts f = cached_as(0);
+    char text[4096];
+    f.capacity += 8 * GIB;
+    f.left += 8 * GIB;
+    add_process(&f, KIN_STRANGER, 8 * GIB);
+    facts_derive(&f);
+    EXPECT_EQ(f.short_by, GIB + 512 * MIB);
+    explain_print(&f, text, sizeof text);
+    EXPECT(strstr(text, "Advice: Other processes (4711) hold 8.00 GiB, which leaves 16.00 GiB for this one. ") && advises(f, ADVICE_BETWEEN));
+    f.harvestable = 2 * GIB; /* any stream may have it: the driver refuses for a reason of its own */
     NO(FOREIGN);
 }
 
@@ -246,15 +278,6 @@ CASE(first_step_of_an_optimizer)
     f.steps = 0;
     f.moment.phase = CENOTE_PHASE_BACKWARD;
     NO(OPTIMIZER);
-}
-
-/* 4 GiB are cached, 1.5 GiB are free, and 3 GiB are wanted: it would fit if the 4 GiB could be had. */
-static struct facts cached_as(size_t part)
-{
-    struct facts f = calm();
-    f.bytes = 3 * GIB;
-    cache(&f, 4 * GIB, part ? (uint64_t *)(void *)((char *)&f + part) : NULL);
-    return f;
 }
 
 CASE(fragmentation_memory_that_waits_for_streams)

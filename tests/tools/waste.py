@@ -170,6 +170,24 @@ class Waste(unittest.TestCase):
             got = self.curve([*records[:5], "f,2,,0,0,0,,", "s,,,,,,,"], "--allocator", allocator, "--recorded", "5")
             self.assertEqual([held // MIB for held, _ in got], [20] * 6 + [0])
 
+    def test_expandable_pages_between_mapped_ones(self):
+        """A hole of 40 MiB that went back, 10 MiB free before it and behind it: 55 MiB take the hole, and no page more."""
+        records = [f"a,1,{30 * MIB},0,0,0,{MIB << 20},{40 * MIB}", f"a,2,{60 * MIB},0,0,0,,", f"a,3,{5 * MIB},0,0,0,,", "f,2,,0,0,0,,", "s,,,,,,,",
+                   f"a,4,{55 * MIB},0,0,0,,"]
+        got = self.curve(records, "--allocator", "expandable", "--recorded", "0")
+        self.assertEqual([held // MIB for held, _ in got], [40, 100, 100, 100, 60, 100])
+        self.assertEqual((got[5][1] - got[0][1]) // MIB, 30)
+
+    def test_which_of_equal_free_blocks(self):
+        """The older segment lies above. Once its block was split and came back, PyTorch's object is younger than that of the other."""
+        taken = [f"a,1,{20 * MIB},0,0,0,{640 * MIB},{20 * MIB}", f"a,2,{20 * MIB},0,0,0,{64 * MIB},{40 * MIB}", "f,1,,0,0,0,,"]
+        split = [f"a,3,{8 * MIB},0,0,0,,", "f,3,,0,0,0,,"]
+        for name, whole, was_split in ((None, 64, 64), ("address", 64, 64), ("piece", 640, 64), ("segment", 640, 640)):
+            ties = ("--ties", name) if name else ()
+            for between, place in (([], whole), (split, was_split)):
+                got = self.curve([*taken, *between, "f,2,,0,0,0,,", f"a,4,{20 * MIB},0,0,0,,"], "--allocator", "native", "--recorded", "0", *ties)
+                self.assertEqual((got[-1][0], got[-1][1]), (40 * MIB, place * MIB), (name, between))
+
     def test_what_the_card_held_overlaps(self):
         laid = [f"a,{i},{8 * MIB},0,0,1,{64 * MIB},{20 * MIB}" for i in (1, 2)]
         text = HEAD.strip() + ",tag,address,reserved\n" + "".join(f"{i},{line}\n" for i, line in enumerate(laid))
@@ -201,13 +219,13 @@ class Waste(unittest.TestCase):
     def test_help(self):
         done = fuzz("--help")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
-        for option in "allocator seconds patterns seed live-limit streams capacity gpu-lag options out json curve recorded".split():
+        for option in "allocator seconds patterns seed live-limit streams capacity gpu-lag options out json curve recorded ties".split():
             self.assertIn(f"--{option} ", done.stdout)
 
     def test_values_that_are_none(self):
         for option, *values in (("--allocator", "jemalloc", ""), ("--seconds", "0", "x", "-1", "1.5"), ("--patterns", "0", "many"),
                                 ("--seed", "-1", "x"), ("--live-limit", "1MiB", "much", "2TiB"), ("--streams", "0", "65", "two"),
-                                ("--capacity", "1MiB", "x"), ("--gpu-lag", "-1", "x", "1e99")):
+                                ("--capacity", "1MiB", "x"), ("--gpu-lag", "-1", "x", "1e99"), ("--ties", "", "newest")):
             for value in values:
                 with self.subTest(option=option, value=value):
                     self.refused(option, f"{option}={value}")

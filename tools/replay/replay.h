@@ -16,6 +16,12 @@ struct moment {
     uint64_t address;        /* of the record's block, if it is an allocation under a model; else 0 */
 };
 
+/*
+ * Of equal free blocks PyTorch takes one by its version: until 2.11 that at the lowest address, in 2.12 the one whose object is oldest, of the
+ * pieces that blocks are split into, since 2.13 that in the oldest segment.
+ */
+enum replay_ties { TIES_ADDRESS, TIES_PIECE, TIES_SEGMENT };
+
 struct replay_plan {
     replay_fn      play;     /* NULL: cenote; or another allocator on the simulated GPU, in whose result only what it knows is set */
     cenote_options options;
@@ -27,6 +33,7 @@ struct replay_plan {
     struct moment *curve;    /* NULL, or room for one of each record of the file; shared between processes */
     size_t         laid;     /* for models, of a recording: so many of its records set up what there was before it (torch.c) */
     bool           recorded; /* it is one */
+    enum replay_ties ties;   /* for models of PyTorch */
 };
 
 /* Where the driver time of a repetition goes, by the calls that change memory and mappings. Of models all are 0. */

@@ -43,7 +43,10 @@ static const char usage[] =
     "  --out FILE          write the worst found there as a trace (gzip if it ends in .gz), minimised\n"
     "  --json              one JSON object for each pattern or file\n"
     "  --curve FILE        no figures: write there what --allocator holds after each record of one trace, and where it put the block\n"
-    "  --recorded N        that trace is what a card held, and its first N records set up what it held before (tools/waste/torch.c)\n";
+    "  --recorded N        that trace is what a card held, and its first N records set up what it held before (tools/waste/torch.c)\n"
+    "  --ties NAME         which of equal free blocks PyTorch takes: address (default, until 2.11), piece (2.12), segment (since 2.13)\n";
+
+static const char *const ties_names[] = {[TIES_ADDRESS] = "address", [TIES_PIECE] = "piece", [TIES_SEGMENT] = "segment"};
 
 struct request {
     struct search search;
@@ -115,6 +118,11 @@ static int set_option(struct request *request, const char *name, int letter, con
         s->plan.recorded = read_number(value, 0, TRACE_RECORDS_MAX, &number);
         s->plan.laid = s->plan.recorded ? number : 0;
         return s->plan.recorded ? 0 : refuse(name, value, "a number of records");
+    case 't':
+        for (s->plan.ties = TIES_ADDRESS; s->plan.ties <= TIES_SEGMENT; s->plan.ties++)
+            if (!strcmp(value, ties_names[s->plan.ties]))
+                return 0;
+        return refuse(name, value, "address, piece or segment");
     default:
         request->json = true;
         return 0;
@@ -129,8 +137,8 @@ static int read_arguments(int argc, char **argv, struct request *request)
         {"seed", required_argument, NULL, 'e'},       {"streams", required_argument, NULL, 'n'}, {"live-limit", required_argument, NULL, 'l'},
         {"capacity", required_argument, NULL, 'c'},   {"gpu-lag", required_argument, NULL, 'g'}, {"options", required_argument, NULL, 'o'},
         {"out", required_argument, NULL, 'w'},        {"prices", required_argument, NULL, 'r'},  {"curve", required_argument, NULL, 'u'},
-        {"recorded", required_argument, NULL, 'd'},   {"json", no_argument, NULL, 'j'},          {"help", no_argument, NULL, 'h'},
-        {0},
+        {"recorded", required_argument, NULL, 'd'},   {"ties", required_argument, NULL, 't'},    {"json", no_argument, NULL, 'j'},
+        {"help", no_argument, NULL, 'h'},             {0},
     };
     for (;;) {
         int place = 0;

@@ -3,7 +3,7 @@
  *
  * The models say where blocks lie and how much is reserved; they store nothing. Requests are rounded to 512 bytes. Those up to 1 MiB go to the
  * small pool of their stream, larger ones to its large pool; a free block serves only its pool and stream. The smallest free block that is large
- * enough is taken, of equal ones that at the lowest address, and split if the rest is worth it.
+ * enough is taken, of equal ones that at the lowest address (or another: replay_plan.ties), and split if the rest is worth it.
  *
  *   native       without such a block: a segment of 2 MiB for small requests, of 20 MiB for those below 10 MiB, else of a multiple of 2 MiB
  *   expandable   without such a block: the addresses of the pool and stream are mapped further, by pages of 2 MiB, or 20 MiB in the large pool
@@ -40,6 +40,7 @@
 struct block {
     struct block *before, *after; /* in its segment, by address; NULL: none */
     uint64_t      at, size;
+    uint64_t      age;            /* of equal blocks that of the lowest age comes first */
     uint32_t      pool;
     bool          taken, mapped;
     uint64_t      due;            /* while pending: when the device is done; */
@@ -66,7 +67,8 @@ struct model {
     bool                *used;      /* on another stream, likewise */
     struct block        *pending;   /* freed, and the device is not done; in order */
     struct block       **pending_end;
-    uint64_t             capacity, reserved, address, now, lag, live;
+    uint64_t             capacity, reserved, address, now, lag, live, ages;
+    enum replay_ties     ties;
     bool                 expandable, recorded, no_memory, cannot_lie;
     struct block        *laid;      /* the last piece of what the card held before; NULL: none */
     struct replay_result *result;
@@ -79,14 +81,14 @@ static bool is_large(const struct block *b)
 
 /* ----------------------------------------------------------------------------------------------------------------- free blocks */
 
-/* The index of the first free block that is larger than `size`, or of that size and not below `at`. */
-static uint32_t place_of(const struct pool *pool, uint64_t size, uint64_t at)
+/* The index of the first free block that is larger than `size`, or of that size and not before `age` and `at`. */
+static uint32_t place_of(const struct pool *pool, uint64_t size, uint64_t age, uint64_t at)
 {
     uint32_t low = 0, high = pool->count;
     while (low < high) {
         uint32_t middle = (low + high) / 2;
         const struct block *b = pool->free[middle];
-        if (b->size < size || (b->size == size && b->at < at))
+        if (b->size != size ? b->size < size : b->age != age ? b->age < age : b->at < at)
             low = middle + 1;
         else
             high = middle;
@@ -107,7 +109,7 @@ static void add_free(struct model *m, struct block *b)
         pool->free = larger;
         pool->room = room;
     }
-    uint32_t place = place_of(pool, b->size, b->at);
+    uint32_t place = place_of(pool, b->size, b->age, b->at);
     memmove(&pool->free[place + 1], &pool->free[place], (pool->count++ - place) * sizeof(b));
     pool->free[place] = b;
 }
@@ -115,7 +117,7 @@ static void add_free(struct model *m, struct block *b)
 static void remove_free(struct model *m, const struct block *b)
 {
     struct pool *pool = &m->pools[b->pool];
-    uint32_t place = place_of(pool, b->size, b->at);
+    uint32_t place = place_of(pool, b->size, b->age, b->at);
     while (pool->free[place] != b) /* segments of a recording may share addresses, once the model differs from the card */
         place++;
     memmove(&pool->free[place], &pool->free[place + 1], (--pool->count - place) * sizeof(b));
@@ -126,16 +128,19 @@ static struct block *make_block(struct model *m, uint32_t pool, uint64_t at, uin
     struct block *b = calloc(1, sizeof(*b));
     m->no_memory |= !b;
     if (b)
-        *b = (struct block){.at = at, .size = size, .pool = pool, .mapped = true};
+        *b = (struct block){.at = at, .size = size, .pool = pool, .mapped = true, .age = m->ties == TIES_ADDRESS ? 0 : ++m->ages};
     return b;
 }
 
-/* Makes everything behind the first `size` bytes a block of its own, on no list. NULL: no host memory. */
+/* Makes everything behind the first `size` bytes a block of its own, on no list. NULL: no host memory. PyTorch's object stays with the rest. */
 static struct block *cut(struct model *m, struct block *b, uint64_t size)
 {
     struct block *rest = make_block(m, b->pool, b->at + size, b->size - size);
     if (!rest)
         return NULL;
+    uint64_t new_age = rest->age;
+    rest->age = b->age;
+    b->age = m->ties == TIES_PIECE ? new_age : b->age;
     rest->mapped = b->mapped;
     rest->before = b;
     rest->after = b->after;
@@ -175,6 +180,7 @@ static struct block *join_around(struct model *m, struct block *b)
         struct block *before = b->before;
         if (b->mapped)
             remove_free(m, before);
+        before->age = b->age;
         join(m, before, b);
         return before;
     }
@@ -219,6 +225,7 @@ static uint64_t page_of(const struct block *b)
 static struct block *map_pages(struct model *m, struct block *b, uint64_t size)
 {
     uint64_t page = page_of(b), bytes = (size + page - 1) / page * page;
+    bytes = bytes < b->size ? bytes : b->size; /* mapped pages may follow */
     m->cost += bytes / page * m->prices.page;
     if (!reserve(m, bytes))
         return NULL;
@@ -353,7 +360,7 @@ static uint64_t growable(const struct block *b)
 static struct block *find_free(struct model *m, uint32_t number, uint64_t size)
 {
     struct pool *pool = &m->pools[number];
-    uint32_t place = place_of(pool, size, 0);
+    uint32_t place = place_of(pool, size, 0, 0);
     if (place == pool->count)
         return NULL;
     if (m->expandable)
@@ -451,6 +458,7 @@ static bool lay(struct model *m, const struct record *r)
             m->laid->after = b;
     }
     b->mapped = b->taken = true;
+    b->age = 0; /* the recording does not say which of these came first */
     m->laid = m->blocks[r->block] = b;
     m->live += r->bytes;
     if (begins)
@@ -531,9 +539,9 @@ static void play(const struct trace *trace, const struct replay_plan *plan, stru
 {
     uint32_t pools = trace->streams * 2;
     struct model m = {.capacity = plan->recorded ? UINT64_MAX / 2 : plan->capacity, .address = MIB, .expandable = expandable,
-                      .recorded = plan->recorded, .result = result, .lag = replay_lag(plan, trace), .prices = read_prices(plan->prices),
-                      .pools = calloc(pools, sizeof(*m.pools)), .blocks = calloc(trace->blocks + 1, sizeof(*m.blocks)),
-                      .used = calloc(trace->blocks + 1, sizeof(*m.used))};
+                      .recorded = plan->recorded, .ties = plan->ties, .result = result, .lag = replay_lag(plan, trace),
+                      .prices = read_prices(plan->prices), .pools = calloc(pools, sizeof(*m.pools)),
+                      .blocks = calloc(trace->blocks + 1, sizeof(*m.blocks)), .used = calloc(trace->blocks + 1, sizeof(*m.used))};
     memset(result, 0, sizeof(*result));
     m.pending_end = &m.pending;
     m.no_memory = !m.pools || !m.blocks || !m.used;

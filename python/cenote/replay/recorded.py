@@ -24,6 +24,10 @@ from cenote.replay.report import Column, size
 from cenote.view.torch_snapshot import place
 
 MODELS = ("native", "expandable")
+# Which of equal free blocks PyTorch takes differs by version, and the snapshot does not name the version: the model goes all ways until one is
+# the card's.
+TIES = {"address": "", "segment": "of equal free blocks the one in the oldest segment was taken, as PyTorch does since 2.13",
+        "piece": "of equal free blocks the oldest was taken, as PyTorch 2.12 does"}
 LARGEST = "1TiB"  # capacity for the models: the recording, not the model, says when the card was short of memory
 
 
@@ -32,6 +36,7 @@ class Compared(NamedTuple):
     model: str  # the model of the allocator that was recorded
     held: dict[str, list[int]]  # by allocator, after each of recording.moments
     addresses: list[int]  # after each of recording.moments, of the block that the model allocated
+    ties: str  # of TIES: the way that the model went
     peak: dict[str, int]  # by allocator, the setup included
 
 
@@ -59,9 +64,26 @@ def held_at_moments(found: Recording, curve: Sequence[int]) -> list[int]:
     return held
 
 
+def in_place(found: Recording, curve: Sequence[tuple[int, int]]) -> int:
+    """How many blocks lie at the card's address. `curve`: from the first of found.moments on."""
+    return sum(moment.address == address for moment, (_, address) in zip(found.moments, curve) if moment.address is not None)
+
+
+def play_recorded(found: Recording, folder: str) -> tuple[str, list[tuple[int, int]]]:
+    """The way of TIES that puts most blocks where the card had them, and what the model of the recorded allocator then did."""
+    blocks = sum(moment.address is not None for moment in found.moments)
+    best: tuple[int, str, list[tuple[int, int]]] = (-1, "", [])
+    for ties in TIES:
+        curve = play(folder, found.model, MODELS[found.is_expandable], "--recorded", str(found.model_setup), "--capacity", LARGEST, "--ties", ties)
+        best = max(best, (in_place(found, curve[found.model_setup:]), ties, curve), key=lambda way: way[0])
+        if best[0] == blocks:
+            break
+    return best[1:]
+
+
 def compare(found: Recording, capacity: int, folder: str) -> Compared:
     model = MODELS[found.is_expandable]
-    as_recorded = play(folder, found.model, model, "--recorded", str(found.model_setup), "--capacity", LARGEST)
+    ties, as_recorded = play_recorded(found, folder)
     held = {model: [bytes_held for bytes_held, _ in as_recorded[found.model_setup:]]}
     peak = {model: max(bytes_held for bytes_held, _ in as_recorded)}
     for name in (*MODELS, "cenote"):
@@ -70,7 +92,7 @@ def compare(found: Recording, capacity: int, folder: str) -> Compared:
         card = str(capacity) if name == "cenote" else LARGEST
         curve = [bytes_held for bytes_held, _ in play(folder, found.plain, name, "--capacity", card)]
         held[name], peak[name] = held_at_moments(found, curve), max(curve)
-    return Compared(found, model, held, [address for _, address in as_recorded[found.model_setup:]], peak)
+    return Compared(found, model, held, [address for _, address in as_recorded[found.model_setup:]], ties, peak)
 
 
 # --- the comparison
@@ -112,21 +134,22 @@ def findings(c: Compared) -> list[str]:
     if misplaced is not None:
         lines.append(f"first block at another address: {event_text(c, misplaced)}: at {found.moments[misplaced].address:#x} on the card, "
                      f"at {c.addresses[misplaced]:#x} in the model")
-    return lines + found.notes
+    return lines + [TIES[c.ties]] * bool(TIES[c.ties]) + found.notes
 
 
 def as_run(c: Compared) -> dict[str, Any]:
     found = c.recording
     moments = found.moments
-    blocks = [(moment.address, address) for moment, address in zip(moments, c.addresses) if moment.address is not None]
     differs, misplaced = first_difference(c), first_misplaced(c)
     return {
-        "recording": os.path.basename(found.title).removesuffix(".pickle").removesuffix(".pkl"), "device": found.device, "model": c.model,
+        "recording": os.path.basename(found.title).removesuffix(".gz").removesuffix(".pickle").removesuffix(".pkl"),
+        "device": found.device, "model": c.model,
         "streams": len({line.split(",", 5)[4] for line in found.plain}), "events": len(found.events), "compared": len(moments),
         "equal": sum(held == moment.reserved for held, moment in zip(c.held[c.model], moments)),
         "segment_events": sum(moment.changes for moment in moments),
         "segment_events_equal": sum(moment.changes for held, moment in zip(c.held[c.model], moments) if held == moment.reserved),
-        "blocks": len(blocks), "blocks_in_place": sum(card == model for card, model in blocks),
+        "blocks": sum(moment.address is not None for moment in moments),
+        "blocks_in_place": sum(moment.address == address for moment, address in zip(moments, c.addresses) if moment.address is not None),
         "requested_peak_bytes": max(moment.live for moment in moments), "card_first_bytes": found.reserved_before,
         "card_peak_bytes": max(found.reserved_before, *(moment.reserved for moment in moments)),
         "native_peak_bytes": c.peak["native"], "expandable_peak_bytes": c.peak["expandable"], "cenote_peak_bytes": c.peak["cenote"],
