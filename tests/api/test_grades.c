@@ -248,4 +248,209 @@ CASE(the_most_mappings_hold_where_small_pages_are_free)
     empty(&scene);
 }
 
-SCENES_MAIN("grades")
+/* ------------------------------------------------------------------------------------------------------- imported, pinned, put back */
+
+/* Blocks that begin and end anywhere, on pages of all sizes: the first ends on a large page, and some lie on one, two and three sizes. */
+CASE(blocks_on_all_sizes_are_imported)
+{
+    static const struct {
+        enum grade grade;
+        size_t bytes;
+    } blocks[] = {{GRADE_SMALL, 5 * MIB}, {GRADE_MIDDLE, 10 * MIB + 512}, {GRADE_LARGE, 20 * MIB}, {GRADE_MIDDLE, 9 * MIB}, {GRADE_SMALL, 3 * MIB},
+                  {GRADE_LARGE, 33 * MIB}, {GRADE_MIDDLE, 4 * MIB}};
+    enum { COUNT = sizeof blocks / sizeof *blocks };
+    struct pair p;
+    struct held held[COUNT];
+    struct sim_shape shape = shared_card();
+    cenote_options options = units_options(LARGE, "");
+    scene_open_with(&p.scene, &shape, &options);
+    other_start(&p.other, shape_text, CENOTE_VMM);
+    for (int i = 0; i < COUNT; i++)
+        held[i] = take_of(&p.scene, blocks[i].grade, blocks[i].bytes, A);
+    for (enum grade grade = 0; grade < GRADES; grade++)
+        EXPECT(in_pages(&p.scene, grade));
+    for (int i = 0; i < COUNT; i++)
+        import_there(&p.other, &held[i]);
+    units_grade_pages = GRADE_PAGES;
+    close_pair(&p);
+}
+
+/* A block on pages of all sizes: 5 MiB behind, the rest of its unit and one slot of the unit after the next. */
+static struct held take_mixed(struct scene *scene, struct held *beside)
+{
+    *beside = take_of(scene, GRADE_SMALL, 5 * MIB, A);
+    struct held middle = take_of(scene, GRADE_MIDDLE, 11 * MIB, A);
+    give(scene, &middle);
+    struct held held = take_of(scene, GRADE_LARGE, 11 * MIB + LARGE + SMALL, A);
+    EXPECT_EQ(held.at, beside->at + beside->bytes);
+    for (enum grade grade = 0; grade < GRADES; grade++)
+        EXPECT(in_pages(scene, grade));
+    return held;
+}
+
+CASE(pins_hold_pages_of_all_sizes)
+{
+    struct scene scene;
+    struct held beside, mixed;
+    open_with(&scene, "");
+    mixed = take_mixed(&scene, &beside);
+    uint64_t before = reserved(&scene);
+    DONE(cenote_pin(mixed.at, mixed.bytes));
+    give(&scene, &mixed);
+    give(&scene, &beside);
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(reserved(&scene), before - 2 * SMALL); /* what lay beside it alone */
+    held_expect(&mixed, mixed.stream);
+    DONE(cenote_unpin(mixed.at, mixed.bytes));
+    empty(&scene);
+}
+
+/* Its pages went to others, and what idle units have become since does not matter. */
+CASE(a_block_is_put_back_where_it_lay)
+{
+    struct scene scene;
+    struct held beside, mixed;
+    open_with(&scene, "");
+    mixed = take_mixed(&scene, &beside);
+    for (uint32_t grade_pages = 0; grade_pages <= SPLIT; grade_pages += SPLIT) {
+        give(&scene, &mixed);
+        DONE(cenote_pool_trim(scene.pool, 0, 0));
+        struct held other = take(&scene, grade_pages, 3 * LARGE, B);
+        EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, mixed.at, mixed.bytes, (cenote_stream)scene.stream[B]), CENOTE_INVALID);
+        DONE(cenote_alloc_at(scene.pool, NULL, mixed.at, mixed.bytes, (cenote_stream)scene.stream[A]));
+        mixed = held_of(mixed.at, mixed.bytes, scene.stream[A]);
+        held_expect(&mixed, mixed.stream);
+        give(&scene, &other);
+        scene_judge(&scene);
+    }
+    give(&scene, &mixed);
+    give(&scene, &beside);
+    empty(&scene);
+}
+
+/* Kernels of another device come to what was mapped before the grant, and to what is mapped after it. */
+CASE(a_granted_device_sees_pages_of_all_sizes)
+{
+    struct scene scene;
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = units_options(LARGE, "");
+    struct held beside, mixed;
+    CUcontext context;
+    CUstream stream;
+    shape.devices = 2;
+    scene_open_with(&scene, &shape, &options);
+    mixed = take_mixed(&scene, &beside);
+    DONE(cenote_pool_grant(scene.pool, 1));
+    struct held later = take_of(&scene, GRADE_LARGE, 2 * LARGE, B);
+    DONE(cuCtxSynchronize());
+    DONE(cuDevicePrimaryCtxRetain(&context, 1));
+    DONE(cuCtxPushCurrent(context));
+    DONE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    held_expect(&mixed, stream);
+    held_expect(&later, stream);
+    DONE(cuStreamSynchronize(stream));
+    DONE(cuStreamDestroy(stream));
+    DONE(cuCtxPopCurrent(NULL));
+    give(&scene, &later);
+    give(&scene, &mixed);
+    give(&scene, &beside);
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(reserved(&scene), 0);
+    scene_destroy_pool(&scene);
+    DONE(cuDevicePrimaryCtxRelease(1));
+    units_end(&scene);
+}
+
+/* The picture shows as much as is reserved, wherever pages are mapped: aliases of all sizes, too. */
+CASE(the_picture_shows_pages_of_all_sizes)
+{
+    static cenote_piece pieces[256];
+    struct scene scene;
+    struct held beside, mixed;
+    size_t count;
+    open_with(&scene, "");
+    mixed = take_mixed(&scene, &beside);
+    for (int i = 0; i < 2; i++) {
+        uint64_t shown = 0;
+        DONE(cenote_pool_pieces(scene.pool, NULL, pieces, 256, &count));
+        for (size_t at = 0; at < count; at++)
+            shown += pieces[at].size;
+        EXPECT_EQ(shown, reserved(&scene));
+        if (i)
+            break;
+        give(&scene, &mixed);
+        mixed = take_of(&scene, GRADE_SMALL, 3 * LARGE, B);
+    }
+    give(&scene, &mixed);
+    give(&scene, &beside);
+    empty(&scene);
+}
+
+/* ------------------------------------------------------------------------------------------------------------ blocks that share no page */
+
+/* Under shortage others go to any hole. A hole beside a block on a large page is none for a block that shares no page, though it is large enough. */
+CASE(a_block_that_shares_no_page_goes_to_no_hole_beside_others)
+{
+    struct scene scene;
+    cenote_group *group;
+    struct held held[4];
+    void *at = NULL;
+    open_with(&scene, "limit:16MiB");
+    DONE(cenote_group_create(scene.pool, "apart", 0, NULL, &group));
+    units_grade_pages = WIDE;
+    for (int i = 0; i < 4; i++) {
+        DONE(cenote_group_alloc(group, MIDDLE, 512, (cenote_stream)scene.stream[A], &at));
+        held[i] = held_of(at, MIDDLE, scene.stream[A]);
+    }
+    EXPECT_EQ(in_pages(&scene, GRADE_LARGE), LARGE);
+    give(&scene, &held[1]);
+    DONE(cenote_group_set_flags(group, CENOTE_GROUP_WHOLE));
+    EXPECT_EQ(cenote_group_alloc(group, SMALL, 512, (cenote_stream)scene.stream[A], &at), CENOTE_OUT_OF_MEMORY);
+    DONE(cenote_group_set_flags(group, 0));
+    DONE(cenote_group_alloc(group, SMALL, 512, (cenote_stream)scene.stream[A], &at));
+    EXPECT_EQ(at, held[1].at);
+    DONE(cenote_free(at));
+    for (int i = 0; i < 4; i++)
+        if (i != 1)
+            give(&scene, &held[i]);
+    DONE(cenote_group_destroy(group));
+    empty(&scene);
+}
+
+/* As long as a block is small it covers small pages; a larger one whole units, and in a private group, which has one heap, each block does. */
+CASE(blocks_that_share_no_page_cover_small_ones_as_long_as_they_are_small)
+{
+    static const struct {
+        unsigned flags;
+        size_t bytes, covers;
+    } blocks[] = {{0, 100, SMALL}, {0, 5 * MIB, 6 * MIB}, {0, 64 * SMALL, 64 * SMALL}, {0, 64 * SMALL + 1, 9 * LARGE},
+                  {CENOTE_GROUP_PRIVATE, 100, LARGE}, {CENOTE_GROUP_PRIVATE, 17 * MIB, 2 * LARGE}};
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) {
+        struct scene scene;
+        cenote_group *group;
+        void *at[2];
+        open_with(&scene, "");
+        DONE(cenote_group_create(scene.pool, "apart", blocks[i].flags | CENOTE_GROUP_WHOLE, NULL, &group));
+        DONE(cenote_group_alloc(group, blocks[i].bytes, 512, (cenote_stream)scene.stream[A], &at[0]));
+        EXPECT_EQ(reserved(&scene), blocks[i].covers);
+        EXPECT_EQ(scene_stats(scene.pool).allocated.current, blocks[i].bytes < 512 ? 512 : (blocks[i].bytes + 511) / 512 * 512);
+        DONE(cenote_free(at[0]));
+        DONE(cuCtxSynchronize());
+        DONE(cenote_alloc_at(scene.pool, group, at[0], blocks[i].bytes, (cenote_stream)scene.stream[A]));
+        if (blocks[i].bytes < LARGE) {
+            DONE(cenote_group_alloc(group, blocks[i].bytes, 512, (cenote_stream)scene.stream[A], &at[1]));
+            EXPECT_EQ(reserved(&scene), 2 * blocks[i].covers);
+            DONE(cenote_free(at[1]));
+        }
+        DONE(cenote_free(at[0]));
+        DONE(cenote_group_destroy(group));
+        empty(&scene);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 2 && strcmp(argv[1], OTHER_WORD) == 0)
+        return other_main(argv[2]);
+    return test_run("grades", argc > 1 ? argv[1] : "", NULL, scene_after);
+}

@@ -209,20 +209,6 @@ CASE(pins_hold_pages_of_both_sizes)
 
 /* ------------------------------------------------------------------------------------------------------------------------- imported */
 
-static void import_there(struct other *other, const struct held *held)
-{
-    cenote_share share;
-    uint64_t there, words;
-    DONE(cenote_export(held->at, &share));
-    fill(held->at, 7, held->bytes);
-    DONE(other_import(other, &share, &there));
-    words = other_differ(other, there, 7, held->bytes);
-    EXPECT_EQ(words, 0);
-    DONE(other_close(other, there));
-    DONE(cuCtxSynchronize());
-    DONE(cenote_free(held->at));
-}
-
 /* Blocks that begin and end anywhere in wide and in split units. */
 CASE(blocks_on_both_sizes_are_imported)
 {
