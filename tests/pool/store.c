@@ -83,9 +83,9 @@ bool store_is_idle(const struct region *r, uint32_t from, uint32_t to)
     return slot == to;
 }
 
-bool store_turn(struct region *r, struct random *rnd)
+bool store_turn(struct region *r, uint32_t at, struct random *rnd)
 {
-    uint32_t level = random_below(rnd, 2) ? r->unit_shift : r->cell_shift, slot = random_below(rnd, r->slots) >> level << level;
+    uint32_t level = random_below(rnd, 2) ? r->unit_shift : r->cell_shift, slot = at >> level << level;
     uint32_t end = slot + (1u << level), top = (uint32_t)((r->top - r->base) >> r->shift), shift = random_below(rnd, 3);
     bool whole = level == r->unit_shift || region_span_shift(r, slot) != r->unit_shift; /* else it is under a page of the unit */
     bool fits = level == r->unit_shift ? end <= top || slot >= top : shift < 2;

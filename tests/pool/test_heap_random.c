@@ -195,7 +195,7 @@ static void disturb(struct random *r)
     struct region *region = model_regions[random_below(r, model_region_count)];
     uint32_t slot = region_first(region, random_below(r, region->slots));
     if (has_units && random_below(r, 2))
-        turned += store_turn(region, r);
+        turned += store_turn(region, slot, r);
     else if (bit_is_set(region->busy, slot))
         return;
     else if (bit_is_set(region->transit, slot))
