@@ -212,6 +212,31 @@ CASE(a_unit_counts_for_what_the_place_lacks_in_it)
     empty(&scene);
 }
 
+/* Of two units that could take the one large page, one has pages in place that the block can use: it keeps them. */
+CASE(an_idle_unit_turns_before_one_loses_its_aliases)
+{
+    struct scene scene;
+    open_with(&scene, "");
+    struct held stays = take_of(&scene, GRADE_LARGE, LARGE, A), first = take_of(&scene, GRADE_SMALL, LARGE, A);
+    struct held second = take_of(&scene, GRADE_SMALL, LARGE, A), small = take_of(&scene, GRADE_SMALL, 4 * SMALL, C);
+    struct held large = take_of(&scene, GRADE_LARGE, LARGE, C);
+    give(&scene, &first);
+    DONE(cenote_pool_trim(scene.pool, 0, 0)); /* idle */
+    give(&scene, &second);
+    struct held elsewhere = take_of(&scene, GRADE_SMALL, 4 * SMALL, B); /* half of the second one's pages */
+    give(&scene, &small);
+    leave_free(&scene, &large);
+    uint64_t before = created(&scene), unmapped = scene_stats(scene.pool).pages_unmapped;
+    struct held held = take_of(&scene, GRADE_SMALL, 2 * LARGE, A);
+    EXPECT_EQ(held.at, first.at);
+    EXPECT_EQ(created(&scene), before);
+    EXPECT_EQ(scene_stats(scene.pool).pages_unmapped, unmapped + 4);
+    give(&scene, &held);
+    give(&scene, &elsewhere);
+    give(&scene, &stays);
+    empty(&scene);
+}
+
 /* And a large unit of which the place takes two slots asks for two small pages, not for a unit's. */
 CASE(a_large_unit_is_split_for_as_many_pages_as_the_place_lacks)
 {
