@@ -157,13 +157,16 @@ static uint32_t grade_of(const struct climb *c)
     return is_small ? GRADE_SMALL : units_grade(c->pool, &c->arena->heap, budget_need(c->pool, q->bytes), q->size);
 }
 
-/* log2 of their size. LOCKING: not the pool's lock. */
+/* log2 of the size of the smallest pages that may come: of those that would be made, or that the pool has. LOCKING: not the pool's lock. */
 static uint32_t least_shift(const struct climb *c)
 {
+    const struct pages *s = &c->pool->store.pages;
+    uint32_t grade = GRADE_SMALL;
     lock_take(&c->pool->lock);
-    uint32_t grade = grade_of(c);
+    for (uint32_t made = grade_of(c); grade < made && !s->held[grade];)
+        grade++;
     lock_give(&c->pool->lock);
-    return c->pool->store.pages.shifts[grade];
+    return s->shifts[grade];
 }
 
 /* How much memory is free, as the driver says. LOCKING: the turn. */

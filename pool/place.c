@@ -22,6 +22,13 @@ bool pool_reserve_books(cenote_pool *pool, uint64_t mark)
            (!(mark & MARK_LABELS) || rows_reserve(pool, mark));
 }
 
+/* The region of this pool that has the address; NULL: none of its has, or it is 0. */
+static struct region *region_at(const cenote_pool *pool, uint64_t at)
+{
+    struct region *r = at ? addresses_find_for_certain(at) : NULL;
+    return r && atomic_load(&r->pool) == pool ? r : NULL;
+}
+
 /*
  * A block that shares no page: up to so many small pages lie in a heap that has no others, where it loses less to its last page. A larger one covers
  * units, whatever pages these have.
@@ -29,7 +36,7 @@ bool pool_reserve_books(cenote_pool *pool, uint64_t mark)
 static void cover_pages(const cenote_pool *pool, const struct arena *a, struct request *q)
 {
     const uint32_t *shifts = pool->store.pages.shifts;
-    const struct region *r = q->at ? addresses_find_for_certain(q->at) : NULL;
+    const struct region *r = region_at(pool, q->at);
     bool is_small = r ? !r->unit_shift : !a->is_private && q->size <= WHOLE_SMALL << shifts[GRADE_SMALL];
     q->heap = is_small && !a->is_private ? SMALL_HEAPS : 0;
     request_cover_pages(q, 1ull << shifts[is_small ? GRADE_SMALL : GRADE_LARGE]);
@@ -64,8 +71,8 @@ uint64_t pool_commit(cenote_pool *pool, struct arena *a, const struct request *q
 /* The item of a slab that begins just where the request has to lie, if it is free and of its class; or 0. */
 static uint64_t take_item_at(cenote_pool *pool, struct arena *a, const struct request *q)
 {
-    struct region *r = q->exclusive_pages || q->bytes > CLASS_BYTES_MAX ? NULL : addresses_find_for_certain(q->at);
-    if (!r || atomic_load(&r->pool) != pool || r->arena != a->number || q->at < r->base || q->at >= region_end(r))
+    struct region *r = q->exclusive_pages || q->bytes > CLASS_BYTES_MAX ? NULL : region_at(pool, q->at);
+    if (!r || r->arena != a->number)
         return 0;
     uint32_t slab = slab_at_address(r, q->at);
     return slab ? slab_take_at(&a->slabs, slab, class_of(q->bytes), q->at, q->bytes, q->mark) : 0;
@@ -89,7 +96,7 @@ enum fit pool_try(cenote_pool *pool, struct arena *a, const struct requester *wh
     }
     if (!*at) {
         pool_settle(pool);
-        enum fit fit = arena_find(a, who, q, q->at ? addresses_find_for_certain(q->at) : NULL, place);
+        enum fit fit = arena_find(a, who, q, region_at(pool, q->at), place);
         if (fit != FIT_NOW)
             return fit;
         if (place->slid && !slide && !a->slides_left)

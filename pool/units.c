@@ -18,6 +18,7 @@
  *
  * LOCKING: the turn, and the pool's lock but where it says so.
  */
+#include "base/check.h"
 #include "pool/pool.h"
 
 #define HEAP_SHARE 8                      /* chosen, as GRADE_PAGES: docs/design.md */
@@ -34,7 +35,7 @@ struct pass {
     cenote_pool      *pool;
     struct region    *region;
     uint32_t          from, to;           /* slots under the place, to the borders of its cells */
-    uint32_t          end;                /* pages end there or before: at the top of the region, unless the place moves it */
+    struct slots      under;              /* the slots under the place, whatever pages they have */
     uint32_t          grade;              /* what idle pieces become at first, */
     bool              any;                /* and whether there are some, or loose ones */
     bool              may_unmap, loosens;
@@ -68,19 +69,29 @@ static bool is_loose(const cenote_pool *pool, const struct region *r, struct pie
 }
 
 /*
- * Visits the units under the place, from the end, where the rest of the place is. Where a visit is false, it visits the cells under the place, unless
- * the unit is for one page.
+ * May the piece turn, if it is idle? A unit with the top of the region in it stays in cells, for a page does not reach beyond the top (invariant 30),
+ * and whether the top will move is not known yet: the plan may fail. A cell under a page of the unit turns with the unit alone.
  */
+static bool may_turn(const struct region *r, struct piece piece)
+{
+    uint32_t top = (uint32_t)((r->top - r->base) >> r->shift);
+    if (piece.level == r->unit_shift)
+        return piece.to <= top || piece.from >= top;
+    return region_span_shift(r, piece.from) != r->unit_shift;
+}
+
+/* Visits the units under the place, from the end, where the rest of the place is. Where a visit is false, it visits the cells under the place. */
 static void visit_pieces(struct pass *p, bool (*visit)(struct pass *, struct piece))
 {
     const struct region *r = p->region;
     uint32_t cell = 1u << r->cell_shift, unit = 1u << r->unit_shift;
     for (uint32_t end = p->to, from; end > p->from; end = from) {
         from = (end - 1) >> r->unit_shift << r->unit_shift;
-        bool done = from + unit <= p->end && visit(p, (struct piece){from, from + unit, r->unit_shift});
-        done = done || region_span_shift(r, from) == r->unit_shift;
+        struct piece whole = {from, from + unit, r->unit_shift};
+        bool done = may_turn(r, whole) && visit(p, whole);
         for (uint32_t at = end; !done && at > from && at > p->from; at -= cell)
-            visit(p, (struct piece){at - cell, at, r->cell_shift});
+            if (may_turn(r, (struct piece){at - cell, at, r->cell_shift}))
+                visit(p, (struct piece){at - cell, at, r->cell_shift});
     }
 }
 
@@ -133,26 +144,38 @@ static uint64_t count_lack(struct pass *p, const struct requester *who, struct s
     return bytes;
 }
 
-/* The piece has room for so many pages of each grade. Are those of one too few? */
-static bool has_too_few(const struct pass *p, struct piece piece, uint32_t room[GRADES])
+/* So many places for pages of 2^span slots the piece has under the place. */
+static uint32_t places(const struct pass *p, struct piece piece, uint32_t span)
 {
+    uint32_t from = piece.from > p->under.from ? piece.from : p->under.from, to = piece.to < p->under.to ? piece.to : p->under.to;
+    return from < to ? ((to - 1) >> span) - (from >> span) + 1 : 0;
+}
+
+/* Pages of each grade that the place lacks in the piece. Are those of one too few? */
+static bool has_too_few(const struct pass *p, struct piece piece, uint32_t lacks[GRADES])
+{
+    const struct pages *s = &p->pool->store.pages;
+    const struct region *r = p->region;
     bool too_few = false;
-    for (uint32_t slot = piece.from; slot < piece.to; slot += region_span(p->region, slot)) {
-        uint32_t grade = pages_grade_at(&p->pool->store.pages, p->region, slot);
-        room[grade]++;
+    for (uint32_t slot = piece.from, end; slot < piece.to; slot = end) {
+        uint32_t grade = pages_grade_at(s, r, slot);
+        end = slot + region_span(r, slot);
+        if (!places(p, (struct piece){slot, end, 0}, region_span_shift(r, slot)) || (r->page[slot] && page_of(s, r->page[slot])->met == s->epoch))
+            continue;
+        lacks[grade]++;
         too_few = too_few || p->lack[grade] > p->free[grade];
     }
     return too_few;
 }
 
 /* The grade of which there are more free pages than the place takes, so many that the piece could take those instead. GRADES: none. */
-static uint32_t grade_for(const struct pass *p, struct piece piece, const uint32_t room[GRADES])
+static uint32_t grade_for(const struct pass *p, struct piece piece)
 {
-    const struct region *r = p->region;
-    bool joins = piece.level > r->cell_shift && region_span_shift(r, piece.from) != piece.level; /* else its cells turn one by one */
+    uint32_t now = region_span_shift(p->region, piece.from);
+    bool joins = piece.level > p->region->cell_shift && now != piece.level; /* else its cells turn one by one */
     for (uint32_t grade = GRADES; grade-- > 0;) {
-        uint32_t span = span_of(p, grade), pages = span <= piece.level ? 1u << (piece.level - span) : 0;
-        if (pages && room[grade] != pages && !(joins && pages > 1) && p->free[grade] >= p->lack[grade] + pages)
+        uint32_t span = span_of(p, grade);
+        if (span != now && span <= piece.level && (!joins || span == piece.level) && p->free[grade] >= p->lack[grade] + places(p, piece, span))
             return grade;
     }
     return GRADES;
@@ -161,16 +184,18 @@ static uint32_t grade_for(const struct pass *p, struct piece piece, const uint32
 /* The free pages of a grade are too few: the piece takes those of another. If it is loose, it does after the next attempt, which takes one grade. */
 static bool turn_piece(struct pass *p, struct piece piece)
 {
-    uint32_t room[GRADES] = {0}, grade = has_too_few(p, piece, room) ? grade_for(p, piece, room) : GRADES;
+    uint32_t lacks[GRADES] = {0}, grade = has_too_few(p, piece, lacks) ? grade_for(p, piece) : GRADES;
     struct units_turn *turn = p->turn;
     if (grade == GRADES)
         return false;
     bool idle = is_idle(p->region, piece), agrees = !turn->count || (turn->grade == grade && turn->level == piece.level);
     if (!idle && !(p->loosens && agrees && is_loose(p->pool, p->region, piece)))
         return false;
-    for (uint32_t i = 0; i < GRADES; i++)
-        p->lack[i] -= p->lack[i] < room[i] ? p->lack[i] : room[i];
-    p->lack[grade] += 1u << (piece.level - span_of(p, grade));
+    for (uint32_t i = 0; i < GRADES; i++) {
+        CHECK(p->lack[i] >= lacks[i]);
+        p->lack[i] -= lacks[i];
+    }
+    p->lack[grade] += places(p, piece, span_of(p, grade));
     if (idle)
         set_grade(p, piece, grade);
     else
@@ -210,8 +235,8 @@ bool units_choose(cenote_pool *pool, const struct requester *who, struct place *
     if (!r->unit_shift || (grade == GRADE_LARGE && s->held[GRADE_LARGE] == s->reserved && !r->small_cells))
         return false;
     uint32_t cells = r->cell_shift, from = place->under.from >> cells << cells, to = (((place->under.to - 1) >> cells) + 1) << cells;
-    uint32_t end = place->grows ? r->slots : (uint32_t)((r->top - r->base) >> r->shift);
-    struct pass p = {.pool = pool, .region = r, .from = from, .to = to, .end = end, .grade = grade, .may_unmap = who->may_unmap, .turn = turn};
+    struct slots under = {(uint32_t)((place->at - r->base) >> r->shift), (uint32_t)((place->at + place->size - 1 - r->base) >> r->shift) + 1};
+    struct pass p = {.pool = pool, .region = r, .from = from, .to = to, .under = under, .grade = grade, .may_unmap = who->may_unmap, .turn = turn};
     visit_pieces(&p, set_idle);
     place->under = slots_under(r, place->at, place->size);
     if (!p.any || news >= count_lack(&p, who, place->under))
@@ -234,7 +259,8 @@ bool units_loosen(cenote_pool *pool, const struct units_turn *turn)
     for (uint32_t slot = turn->from >> turn->level << turn->level; slot < turn->to && left; slot += size) {
         struct piece piece = {slot, slot + size, turn->level};
         lock_take(&pool->lock);
-        bool goes = r->shift + region_span_shift(r, slot) != pool->store.pages.shifts[turn->grade] && is_loose(pool, r, piece);
+        bool turned = r->shift + region_span_shift(r, slot) == pool->store.pages.shifts[turn->grade];
+        bool goes = !turned && may_turn(r, piece) && is_loose(pool, r, piece);
         lock_give(&pool->lock);
         for (uint32_t i = slot; goes && i < slot + size; i++)
             goes = !r->page[i] || aliases_drop_at(pool, r, i);

@@ -66,4 +66,19 @@ static inline struct sim_books books(void)
     return b;
 }
 
+/* The other process sees what the block holds; then the block is freed. */
+static inline void import_there(struct other *other, const struct held *held)
+{
+    cenote_share share;
+    uint64_t there, words;
+    DONE(cenote_export(held->at, &share));
+    fill(held->at, 7, held->bytes);
+    DONE(other_import(other, &share, &there));
+    words = other_differ(other, there, 7, held->bytes);
+    EXPECT_EQ(words, 0);
+    DONE(other_close(other, there));
+    DONE(cuCtxSynchronize());
+    DONE(cenote_free(held->at));
+}
+
 #endif

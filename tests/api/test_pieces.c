@@ -200,6 +200,34 @@ CASE(an_address_that_is_none)
     scene_close(&scene);
 }
 
+/* The other pool has an arena of the same number, and few blocks: their books know nothing of this one's. */
+CASE(an_address_that_is_free_in_another_pool)
+{
+    struct scene scene;
+    cenote_options options = scene_options();
+    cenote_pool *other = NULL;
+    enum { BLOCKS = 4000, BYTES = 12 * KIB };
+    static void *block[BLOCKS];
+    void *mine = NULL;
+    scene_open(&scene, CARD);
+    DONE(cenote_pool_create(0, &options, &other));
+    DONE(cenote_alloc(other, MIB, (cenote_stream)scene.stream[A], &mine));
+    for (int i = 0; i < BLOCKS; i++)
+        DONE(cenote_alloc(scene.pool, BYTES, (cenote_stream)scene.stream[A], &block[i]));
+    for (int i = 0; i < BLOCKS; i += 2)
+        DONE(cenote_free(block[i]));
+    for (int i = 0; i < BLOCKS; i += 2)
+        EXPECT_EQ(cenote_alloc_at(other, NULL, block[i], BYTES, (cenote_stream)scene.stream[A]), CENOTE_INVALID);
+    for (int i = 0; i < BLOCKS; i += 2)
+        DONE(cenote_alloc_at(scene.pool, NULL, block[i], BYTES, (cenote_stream)scene.stream[A]));
+    for (int i = 0; i < BLOCKS; i++)
+        DONE(cenote_free(block[i]));
+    DONE(cenote_free(mine));
+    DONE(cenote_pool_check(other));
+    DONE(cenote_pool_destroy(other));
+    scene_close(&scene);
+}
+
 /* Its pages went to another stream meanwhile: others come in their place, or it fails and nothing is lost. */
 CASE(an_address_whose_pages_went_away)
 {

@@ -119,10 +119,36 @@ CASE(answers_that_make_no_sense)
     UNSOUND(bytes = UINT64_MAX);
     UNSOUND(bytes = 1ull << 50);
     UNSOUND(shift = 0); /* a segment of three pages */
+    UNSOUND(unit_shift = 20); /* with units larger than any page */
+    UNSOUND(unit_shift = UINT32_MAX);
+    UNSOUND(span_shift = 1); /* a page larger than a unit */
     SAY(lie.pages = 4);
     UNSOUND(lead = 2 * MIB); /* the block begins behind its first page */
     SAY(lie.pages = 3);
     SAY(length--);
+    expect_refusal(&l.share, CENOTE_INVALID, "makes no sense");
+    liar_close(&l);
+    close_own(&own);
+}
+
+/* Each answer makes sense by itself, but the second page would reach beyond the block's last, or be larger than any. */
+CASE(pages_that_reach_beyond_the_block)
+{
+    struct own own;
+    struct liar l;
+    open_own(&own);
+    liar_open(&l);
+    SAY(files = 1);
+    SAY(second.unit_shift = 2);
+    SAY(second.span_shift = 2);
+    expect_refusal(&l.share, CENOTE_INVALID, "makes no sense");
+    SAY(second.unit_shift = 19);
+    SAY(second.span_shift = 19);
+    expect_refusal(&l.share, CENOTE_INVALID, "makes no sense");
+    SAY(lie.unit_shift = 2);
+    SAY(lie.pages = 6); /* one unit more than the block needs at its end */
+    SAY(second = l.lie);
+    SAY(second.span_shift = 3);
     expect_refusal(&l.share, CENOTE_INVALID, "makes no sense");
     liar_close(&l);
     close_own(&own);

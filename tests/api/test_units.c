@@ -3,59 +3,17 @@
  * created, whatever its size. Pages here have 8 MiB, and small ones 2 MiB; SPLIT and WIDE say what idle units become. Which unit turns: pool/units.c.
  */
 #include "tests/api/pair.h"
+#include "tests/api/units.h"
 
 #include "driver/driver.h"
-#include "pool/pool.h"
 
 #include <pthread.h>
 
-#define CARD  (256 * MIB)
 #define SMALL (2 * MIB)
 #define LARGE (8 * MIB)
 
-enum { WIDE = 0, SPLIT = 128 };
-
-static cenote_options options_with(const char *conf)
-{
-    cenote_options options = scene_options();
-    options.page_mib = LARGE / MIB;
-    DONE(cenote_options_parse(&options, conf));
-    return options;
-}
-
-static void open_with(struct scene *scene, const char *conf)
-{
-    struct sim_shape shape = scene_card(CARD);
-    cenote_options options = options_with(conf);
-    units_grade_pages = SPLIT;
-    scene_open_with(scene, &shape, &options);
-}
-
-static void end(struct scene *scene)
-{
-    units_grade_pages = SPLIT;
-    scene_close(scene);
-}
-
-static uint64_t reserved(const struct scene *scene) { return scene_stats(scene->pool).reserved.current; }
-static uint64_t in_small_pages(const struct scene *scene) { return scene->pool->store.pages.held[GRADE_SMALL]; }
-
-/* Takes it with idle units that become WIDE, or SPLIT. */
-static struct held take(struct scene *scene, uint32_t split_pages, size_t bytes, int stream)
-{
-    struct held held = {0};
-    units_grade_pages = split_pages;
-    EXPECT(held_take(&held, scene->pool, bytes, scene->stream[stream]));
-    return held;
-}
-
-/* The device is done with it: its pages may go anywhere. */
-static void give(struct scene *scene, struct held *held)
-{
-    held_give(held);
-    DONE(cuCtxSynchronize());
-    DONE(cenote_pool_trim(scene->pool, UINT64_MAX, 0)); /* nothing goes; the pool sees that all is done */
-}
+static void open_with(struct scene *scene, const char *conf) { units_open(scene, LARGE, conf); }
+static uint64_t in_small_pages(const struct scene *scene) { return in_pages(scene, GRADE_SMALL); }
 
 /* So much is free afterwards, in pages of one size, on a stream that no case takes anything else on. */
 static void leave_free(struct scene *scene, uint32_t split_pages, size_t bytes)
@@ -89,7 +47,7 @@ CASE(small_pages_come_first_and_large_ones_past_the_threshold)
     EXPECT_EQ(reserved(&scene), 16 * MIB + 24 * MIB);
     give(&scene, &first);
     give(&scene, &second);
-    end(&scene);
+    units_end(&scene);
 }
 
 /* Either size serves the other's units, where those map nothing. */
@@ -103,7 +61,7 @@ static void moves(uint32_t before, uint32_t after)
     EXPECT_EQ(reserved(&scene), 4 * LARGE);
     EXPECT_EQ(scene_stats(scene.pool).pages_created, before == SPLIT ? 16 : 4);
     give(&scene, &held);
-    end(&scene);
+    units_end(&scene);
 }
 
 CASE(free_small_pages_go_before_large_ones_are_made) { moves(SPLIT, WIDE); }
@@ -125,7 +83,7 @@ CASE(loose_units_lose_their_aliases)
     EXPECT_EQ(second.at, first.at);
     give(&scene, &second);
     give(&scene, &elsewhere);
-    end(&scene);
+    units_end(&scene);
 }
 
 CASE(a_unit_turns_there_and_back)
@@ -141,7 +99,7 @@ CASE(a_unit_turns_there_and_back)
         DONE(cenote_pool_trim(scene.pool, 0, 0));
         EXPECT_EQ(reserved(&scene), 0);
     }
-    end(&scene);
+    units_end(&scene);
 }
 
 /* A block beside it keeps the region, and the units behind it as they were. */
@@ -158,7 +116,35 @@ CASE(a_large_pool_makes_large_pages_where_small_ones_have_been)
     EXPECT_EQ(in_small_pages(&scene), 0);
     give(&scene, &held);
     give(&scene, &stays);
-    end(&scene);
+    units_end(&scene);
+}
+
+/*
+ * The place at the end of the region would have moved the top, but its plan fails for the limit, and then empty slabs make room elsewhere. What idle
+ * units became meanwhile must fit the top that stayed (invariant 30).
+ */
+CASE(no_unit_is_joined_beyond_a_top_that_stays)
+{
+    struct scene scene;
+    enum { ITEMS = 2 * MIB / (8 * KIB) };
+    void *item[ITEMS];
+    open_with(&scene, "limit:10MiB");
+    for (int i = 0; i < ITEMS; i++)
+        DONE(cenote_alloc(scene.pool, 8 * KIB, (cenote_stream)scene.stream[A], &item[i]));
+    struct held hole = take(&scene, SPLIT, 3 * MIB / 2, A), stays = take(&scene, SPLIT, 9 * MIB / 2, A), last = take(&scene, SPLIT, MIB, A), held;
+    give(&scene, &last);
+    DONE(cenote_pool_trim(scene.pool, 0, 0));
+    EXPECT_EQ(reserved(&scene), LARGE);
+    held_give(&hole);
+    for (int i = 0; i < ITEMS; i++)
+        DONE(cenote_free(item[i]));
+    held = take(&scene, WIDE, 5 * MIB / 2, A);
+    EXPECT(held.at < stays.at);
+    EXPECT_EQ(reserved(&scene), LARGE);
+    DONE(cenote_pool_check(scene.pool));
+    give(&scene, &held);
+    give(&scene, &stays);
+    units_end(&scene);
 }
 
 /* ------------------------------------------------------------------------------------------------------------------- blocks on both */
@@ -178,7 +164,7 @@ CASE(a_block_on_both_sizes_keeps_its_contents)
     give(&scene, &other);
     DONE(cenote_pool_trim(scene.pool, 0, 0));
     EXPECT_EQ(reserved(&scene), 0);
-    end(&scene);
+    units_end(&scene);
 }
 
 /* Pinned memory stays mapped, and its pages move nowhere. */
@@ -198,7 +184,7 @@ static void pin_holds(uint32_t split_pages)
     EXPECT_EQ(cenote_unpin(held.at + MIB, LARGE), CENOTE_INVALID);
     DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(reserved(&scene), 0);
-    end(&scene);
+    units_end(&scene);
 }
 
 CASE(pins_hold_large_pages) { pin_holds(WIDE); }
@@ -218,24 +204,10 @@ CASE(pins_hold_pages_of_both_sizes)
     DONE(cenote_unpin(mixed.at, mixed.bytes));
     DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(reserved(&scene), 0);
-    end(&scene);
+    units_end(&scene);
 }
 
 /* ------------------------------------------------------------------------------------------------------------------------- imported */
-
-static void import_there(struct other *other, const struct held *held)
-{
-    cenote_share share;
-    uint64_t there, words;
-    DONE(cenote_export(held->at, &share));
-    fill(held->at, 7, held->bytes);
-    DONE(other_import(other, &share, &there));
-    words = other_differ(other, there, 7, held->bytes);
-    EXPECT_EQ(words, 0);
-    DONE(other_close(other, there));
-    DONE(cuCtxSynchronize());
-    DONE(cenote_free(held->at));
-}
 
 /* Blocks that begin and end anywhere in wide and in split units. */
 CASE(blocks_on_both_sizes_are_imported)
@@ -243,7 +215,7 @@ CASE(blocks_on_both_sizes_are_imported)
     struct pair p;
     struct held held[6];
     struct sim_shape shape = shared_card();
-    cenote_options options = options_with("");
+    cenote_options options = units_options(LARGE, "");
     scene_open_with(&p.scene, &shape, &options);
     other_start(&p.other, shape_text, CENOTE_VMM);
     static const struct {
@@ -254,7 +226,7 @@ CASE(blocks_on_both_sizes_are_imported)
         held[i] = take(&p.scene, blocks[i].split_pages, blocks[i].bytes, A);
     for (int i = 0; i < 6; i++)
         import_there(&p.other, &held[i]);
-    units_grade_pages = SPLIT;
+    units_grade_pages = GRADE_PAGES;
     close_pair(&p);
 }
 
@@ -271,7 +243,7 @@ CASE(what_is_short_is_made_of_the_other_size)
     held = take(&scene, WIDE, 13 * MIB, A);
     give(&scene, &held);
     give(&scene, &beside);
-    end(&scene);
+    units_end(&scene);
 }
 
 /* While a capture is open nothing goes back to the driver: what is free must do, whatever its size. */
@@ -288,7 +260,7 @@ static void capture_draws(uint32_t split_pages)
     DONE(cenote_capture_end(group, scene.stream[A]));
     DONE(cenote_free(at));
     DONE(cenote_group_destroy(group));
-    end(&scene);
+    units_end(&scene);
 }
 
 CASE(a_capture_draws_free_large_pages) { capture_draws(WIDE); }
@@ -305,7 +277,7 @@ CASE(small_pages_count_for_the_most_mappings)
         EXPECT(books.mappings <= 40);
         give(&scene, &held);
     }
-    end(&scene);
+    units_end(&scene);
 }
 
 /* --------------------------------------------------------------------------------------------- while another thread takes the place */
@@ -362,7 +334,7 @@ CASE(a_place_is_taken_while_the_driver_keeps_the_aliases)
     if (thief.held.at)
         give(&scene, &thief.held);
     give(&scene, &second);
-    end(&scene);
+    units_end(&scene);
 }
 
 int main(int argc, char **argv)

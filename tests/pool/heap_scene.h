@@ -39,7 +39,7 @@ static inline struct region *add_region(uint32_t slots)
 static inline uint32_t take_at(const struct place *place)
 {
     struct region *r = region_of(&store, place->region);
-    for (uint32_t slot = place->under.from; slot < place->under.to; slot++)
+    for (uint32_t slot = place->under.from; slot < place->under.to; slot += region_span(r, slot))
         if (!r->page[slot])
             store_page_at(r, slot);
     uint32_t block = heap_take(&heap, place);

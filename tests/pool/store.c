@@ -51,12 +51,14 @@ struct region *store_segment(uint64_t bytes, uint32_t arena)
     return r;
 }
 
-uint32_t store_spare(void)
+static uint32_t spare_of(uint64_t bytes)
 {
-    uint32_t page = pages_add(&store, store.table.used, STORE_PAGE);
+    uint32_t page = pages_add(&store, store.table.used, bytes);
     pages_add_spare(&store, page);
     return page;
 }
+
+uint32_t store_spare(void) { return spare_of(STORE_PAGE); }
 
 void store_map(uint32_t page, struct region *r, uint32_t slot)
 {
@@ -68,9 +70,29 @@ void store_map(uint32_t page, struct region *r, uint32_t slot)
 
 uint32_t store_page_at(struct region *r, uint32_t slot)
 {
-    uint32_t page = store_spare();
+    uint32_t page = spare_of(region_page_bytes(r, slot));
     store_map(page, r, slot);
     return page;
+}
+
+bool store_is_idle(const struct region *r, uint32_t from, uint32_t to)
+{
+    uint32_t slot = from;
+    while (slot < to && !r->page[slot] && !r->edges[slot] && !r->pins[slot] && !bit_is_set(r->transit, slot) && !bit_is_set(r->broken, slot))
+        slot++;
+    return slot == to;
+}
+
+bool store_turn(struct region *r, uint32_t at, struct random *rnd)
+{
+    uint32_t level = random_below(rnd, 2) ? r->unit_shift : r->cell_shift, slot = at >> level << level;
+    uint32_t end = slot + (1u << level), top = (uint32_t)((r->top - r->base) >> r->shift), shift = random_below(rnd, 3);
+    bool whole = level == r->unit_shift || region_span_shift(r, slot) != r->unit_shift; /* else it is under a page of the unit */
+    bool fits = level == r->unit_shift ? end <= top || slot >= top : shift < 2;
+    if (!whole || !fits || !store_is_idle(r, slot, end))
+        return false;
+    region_set_span(r, slot, end, shift == 2 ? r->unit_shift : shift == 1 ? r->cell_shift : 0);
+    return true;
 }
 
 void store_finish(void)

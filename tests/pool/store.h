@@ -6,6 +6,7 @@
 #define CENOTE_TESTS_POOL_STORE_H
 
 #include "pool/core/pages.h"
+#include "tests/base/random.h"
 
 #define STORE_SHIFT   16u                      /* 64 KiB pages: 128 blocks of 512 bytes, so that edges meet often */
 #define STORE_PAGE    (1ull << STORE_SHIFT)
@@ -30,8 +31,14 @@ uint32_t store_spare(void);
 /* The page is mapped at a slot that has none, as fill.c does it: nothing lies on it yet. */
 void store_map(uint32_t page, struct region *r, uint32_t slot);
 
-/* A new page, mapped there alone. */
+/* A new page, as large as the place, mapped there alone. */
 uint32_t store_page_at(struct region *r, uint32_t slot);
+
+/* Nothing is mapped in the slots, and no thread is at work on them: they may turn. */
+bool store_is_idle(const struct region *r, uint32_t from, uint32_t to);
+
+/* The unit, or the cell, around the slot becomes one for pages of another size, if it is idle. False: that one was not. */
+bool store_turn(struct region *r, uint32_t slot, struct random *rnd);
 
 /* What was freed up to now is done. */
 void store_finish(void);

@@ -1,6 +1,6 @@
 /*
  * test_heap_random.c: random takes and gives against a model that knows only the list of live blocks, works out the gaps between them anew
- * each time, and tries every place.
+ * each time, and tries every place. Once with slots alone, and once with cells and units, which turn for pages of another size while they are idle.
  */
 #include "tests/base/random.h"
 #include "tests/pool/heap_scene.h"
@@ -63,11 +63,12 @@ static void find_gaps(void)
 }
 
 static uint64_t model_live, model_need;
+static bool has_units;
 
-/* Does the slot lie beyond the line? All that was live at one time, and a 64th more, would lie in front of it. */
+/* Does the slot lie beyond the line? All that was live at one time, and a 64th more, would lie in front of its page. */
 static bool model_is_beyond(const struct region *r, uint32_t slot)
 {
-    uint64_t in_front = (uint64_t)slot * STORE_PAGE;
+    uint64_t in_front = (uint64_t)region_first(r, slot) * STORE_PAGE;
     for (uint32_t n = 0; model_regions[n] != r; n++)
         in_front += model_regions[n]->bytes;
     return in_front >= model_need + model_need / 64;
@@ -88,9 +89,10 @@ static bool model_fits(struct region *r, uint64_t from, uint64_t to, uint64_t al
         place->slid = at != first;
         place->missing = place->beyond = 0;
         for (uint32_t slot = under.from; slot < under.to; slot++) {
-            place->missing += !r->page[slot];
+            place->missing += region_first(r, slot) == slot && !r->page[slot];
             place->beyond += model_is_beyond(r, slot);
         }
+        place->beyond = has_units ? (place->beyond + 3) / 4 : place->beyond;
         return true;
     }
     return false;
@@ -133,8 +135,11 @@ static void model_insert(uint32_t block, uint64_t at, uint64_t size)
     model_need = model_live > model_need ? model_live : model_need;
     uint32_t newest = model_region_count - 1;
     uint64_t base = model_regions[newest]->base, end = at + size;
-    if (at >= base && end > model_top[newest])
-        model_top[newest] = base + (end - base + STORE_PAGE - 1) / STORE_PAGE * STORE_PAGE;
+    if (at >= base && end > model_top[newest]) {
+        const struct region *r = model_regions[newest];
+        uint32_t slot = region_slot(r, end - 1) + region_span(r, region_slot(r, end - 1));
+        model_top[newest] = base + (has_units ? (slot + 1) / 2 * 2 : slot) * STORE_PAGE; /* and of the cell */
+    }
 }
 
 static bool take_random(struct random *r)
@@ -149,6 +154,8 @@ static bool take_random(struct random *r)
         if (model_region_count)
             model_top[model_region_count - 1] = region_end(model_regions[model_region_count - 1]);
         model_regions[model_region_count] = add_region(20 + 60 * model_region_count);
+        if (has_units)
+            region_join_slots(model_regions[model_region_count], 1, 2);
         model_top[model_region_count] = model_regions[model_region_count]->base;
         model_region_count++;
     }
@@ -180,14 +187,18 @@ static bool give_random(struct random *r)
     return same;
 }
 
-/* Some slot without live bytes loses its page, goes into transit, or comes back from there. */
+static uint32_t turned;
+
+/* An idle unit or cell turns; or some slot without live bytes loses its page, goes into transit, or comes back from there. */
 static void disturb(struct random *r)
 {
     struct region *region = model_regions[random_below(r, model_region_count)];
-    uint32_t slot = random_below(r, region->slots);
-    if (bit_is_set(region->busy, slot))
+    uint32_t slot = region_first(region, random_below(r, region->slots));
+    if (has_units && random_below(r, 2))
+        turned += store_turn(region, slot, r);
+    else if (bit_is_set(region->busy, slot))
         return;
-    if (bit_is_set(region->transit, slot))
+    else if (bit_is_set(region->transit, slot))
         bit_clear(region->transit, slot);
     else if (region->page[slot])
         unmap(region, slot);
@@ -205,12 +216,13 @@ static bool ranges_are_the_gaps(void)
     return !range && blocks.used - 1 - blocks.free_count == gap_count + live_count;
 }
 
-CASE(random_takes_and_gives)
+static void takes_and_gives(void)
 {
     static const uint32_t takes_in_100[] = {65, 50, 35};
     struct random r = {51};
     uint32_t wrong = 0, most = 0;
-    live_count = model_region_count = 0;
+    live_count = model_region_count = chosen_again = turned = 0;
+    model_live = model_need = 0;
     for (int i = 0; i < 100000; i++) {
         find_gaps();
         if (random_below(&r, 100) < takes_in_100[i / 500 % 3] && live_count < LIVE_MAX)
@@ -227,6 +239,19 @@ CASE(random_takes_and_gives)
     EXPECT_EQ(model_region_count, REGIONS_LIVE);
     EXPECT(most > 100);
     EXPECT(chosen_again > 1000);
+}
+
+CASE(random_takes_and_gives)
+{
+    has_units = false;
+    takes_and_gives();
+}
+
+CASE(random_takes_and_gives_on_units)
+{
+    has_units = true;
+    takes_and_gives();
+    EXPECT(turned > 1000);
 }
 
 SUITE_MAIN_AROUND("random heap", open_all, close_all)

@@ -2,7 +2,8 @@
  * test_pages_random.c: which slot owns which page, through every move, against a model that is a few plain arrays: what each slot maps, which
  * bytes are live, and when a page was last used. Two streams' arenas and a private one share the pages.
  *
- * A step takes bytes (moving pages there over two steps, so that others come between), gives them, lets the device get on, trims, pins.
+ * A step takes bytes (moving pages there over two steps, so that others come between), gives them, lets the device get on, trims, pins; or has an
+ * idle unit or cell turn, where regions have them. What the arrays say of a page of several slots, they say at its first slot.
  * What the store must answer is worked out from the arrays anew each time.
  */
 #include "pool/core/pages.h"
@@ -13,7 +14,7 @@
 #include "tests/rounds.h"
 
 #define REGIONS    4u
-#define SLOTS_MAX 70u
+#define SLOTS_MAX 72u
 #define UNITS      4u       /* of live bytes in a slot */
 #define PAGES_HELD 90u
 #define PAGES_SEEN 4096u    /* numbers are used again */
@@ -24,6 +25,7 @@ struct model_page {
     bool exists, leaving, moving, fixed;
     uint32_t arena;
     tick freed;
+    uint64_t bytes;
 };
 
 struct piece {
@@ -44,25 +46,33 @@ static bool     unit_is_live[REGIONS][SLOTS_MAX * UNITS];
 static tick     slot_freed[REGIONS][SLOTS_MAX];
 static struct model_page pages[PAGES_SEEN];
 static uint32_t page_count;
+static uint64_t page_bytes;                        /* of all of them */
 static struct piece live[LIVE_MAX];
 static uint32_t live_count;
 static struct entry move[MOVE_MAX];                /* under way while count is not 0 */
 static uint32_t move_count, move_region;
 static uint32_t leaver;                             /* page on its way out, 0: none */
 static struct random rnd;
+static uint32_t turned;
 
-static void open_world(void)
+/* With units each region is used up to its end. */
+static void make_world(bool has_units)
 {
-    static const uint32_t slots[REGIONS] = {20, 70, 30, 12}, arenas[REGIONS] = {1, 1, 2, 3};
-    store_open();
-    for (uint32_t n = 0; n < REGIONS; n++)
+    static const uint32_t slots[REGIONS] = {20, 72, 32, 12}, arenas[REGIONS] = {1, 1, 2, 3};
+    for (uint32_t n = 0; n < REGIONS; n++) {
         regions[n] = store_region(slots[n], arenas[n], n == 3);
+        if (has_units) {
+            region_join_slots(regions[n], 1, 2);
+            regions[n]->top = region_end(regions[n]);
+        }
+    }
     memset(maps, 0, sizeof maps);
     memset(live_units, 0, sizeof live_units);
     memset(unit_is_live, 0, sizeof unit_is_live);
     memset(slot_freed, 0, sizeof slot_freed);
     memset(pages, 0, sizeof pages);
-    page_count = live_count = move_count = leaver = 0;
+    page_count = live_count = move_count = leaver = turned = 0;
+    page_bytes = 0;
 }
 
 /* ------------------------------------------------------------------------------------------------------------- what the model knows */
@@ -126,11 +136,11 @@ static bool slots_are_right(uint32_t n)
     for (uint32_t i = 0; i < live_count; i++) {
         if (live[i].region != n)
             continue;
-        uint32_t first = live[i].from / UNITS, last = (live[i].to - 1) / UNITS;
+        uint32_t first = region_first(regions[n], live[i].from / UNITS), last = region_first(regions[n], (live[i].to - 1) / UNITS);
         edges[first]++;
         edges[last] += last != first;
     }
-    for (uint32_t slot = 0; slot < regions[n]->slots; slot++)
+    for (uint32_t slot = 0; slot < regions[n]->slots; slot += region_span(regions[n], slot))
         if (regions[n]->page[slot] != maps[n][slot] || bit_is_set(regions[n]->busy, slot) != (live_units[n][slot] != 0) ||
             regions[n]->edges[slot] != edges[slot] || regions[n]->freed[slot] < slot_freed[n][slot])
             return false;
@@ -156,7 +166,7 @@ static bool store_is_right(void)
             if (!page_is_right(page))
                 return false;
         }
-    return found == page_count && store.reserved == page_count * STORE_PAGE && !broken_rule();
+    return found == page_count && store.reserved == page_bytes && !broken_rule();
 }
 
 /* ------------------------------------------------------------------------------------------------------------- what the store answers */
@@ -193,7 +203,7 @@ static bool look(uint32_t n, uint32_t from, uint32_t to, bool may_unmap, uint32_
     *missing = *blocked_to = 0;
     memset(met, 0, sizeof met);
     pages_look_anew(&store);
-    for (uint32_t slot = from; slot < to; slot++) {
+    for (uint32_t slot = from; slot < to; slot += region_span(regions[n], slot)) {
         bool blocked, model_blocked, lacks = model_lacks(n, slot, may_unmap, &model_blocked);
         same &= pages_lack(&store, &who, regions[n], slot, &blocked) == lacks && blocked == model_blocked;
         if (!lacks)
@@ -218,17 +228,17 @@ static bool may_be_picked(uint32_t page, const struct requester *who, tick *free
     return !m->fixed && done;
 }
 
-/* Fills in `picks` and says whether they are the oldest ones, in order. */
-static bool pick(const struct requester *who, tick latest, uint32_t most, struct pick *picks, uint32_t *count)
+/* Fills in `picks`, of one size if `shift` is not 0, and says whether they are the oldest ones, in order. */
+static bool pick(const struct requester *who, uint32_t shift, tick latest, uint32_t most, struct pick *picks, uint32_t *count)
 {
     struct pick expected[PAGES_SEEN];
     uint32_t eligible = 0;
-    struct picker picker = {.who = who, .latest = latest, .most = most, .picks = picks};
+    struct picker picker = {.who = who, .only_shift = shift, .latest = latest, .most = most, .picks = picks};
     pages_pick(&store, &picker);
     *count = picker.count;
     for (uint32_t page = 1; page < store.table.used; page++) {
         tick freed;
-        if (!may_be_picked(page, who, &freed) || freed > latest)
+        if (!may_be_picked(page, who, &freed) || freed > latest || (shift && pages[page].bytes != 1ull << shift))
             continue;
         uint32_t i = eligible++;
         for (; i && expected[i - 1].freed > freed; i--) /* of one tick in the order of their numbers */
@@ -247,14 +257,18 @@ static bool pick(const struct requester *who, tick latest, uint32_t most, struct
 
 static uint32_t below(uint32_t end) { return random_below(&rnd, end); }
 
+/* The slots under the units [from, to), to the borders of their pages. */
+static uint32_t first_slot(uint32_t n, uint32_t from) { return region_first(regions[n], from / UNITS); }
+static uint32_t end_slot(uint32_t n, uint32_t to) { return first_slot(n, to - 1) + region_span(regions[n], (to - 1) / UNITS); }
+
 static void add_piece(uint32_t n, uint32_t from, uint32_t to, bool moving)
 {
     live[live_count++] = (struct piece){n, from, to, moving, store.fences.now};
     for (uint32_t unit = from; unit < to; unit++) {
         unit_is_live[n][unit] = true;
-        live_units[n][unit / UNITS]++;
+        live_units[n][region_first(regions[n], unit / UNITS)]++;
     }
-    pages_own(&store, regions[n], from / UNITS, (to - 1) / UNITS + 1);
+    pages_own(&store, regions[n], first_slot(n, from), end_slot(n, to));
 }
 
 static bool slot_is_moving(uint32_t n, uint32_t slot)
@@ -268,13 +282,13 @@ static bool slot_is_moving(uint32_t n, uint32_t slot)
 static void remove_piece(uint32_t which, tick freed)
 {
     struct piece gone = live[which];
-    uint32_t n = gone.region, first = gone.from / UNITS, end = (gone.to - 1) / UNITS + 1;
+    uint32_t n = gone.region, first = first_slot(n, gone.from), end = end_slot(n, gone.to);
     live[which] = live[--live_count];
     for (uint32_t unit = gone.from; unit < gone.to; unit++) {
         unit_is_live[n][unit] = false;
-        live_units[n][unit / UNITS]--;
+        live_units[n][region_first(regions[n], unit / UNITS)]--;
     }
-    for (uint32_t slot = first; slot < end; slot++) {
+    for (uint32_t slot = first; slot < end; slot += region_span(regions[n], slot)) {
         struct model_page *m = &pages[maps[n][slot]];
         slot_freed[n][slot] = slot_freed[n][slot] > freed ? slot_freed[n][slot] : freed;
         if (slot_is_moving(n, slot)) /* nothing came there */
@@ -286,12 +300,13 @@ static void remove_piece(uint32_t which, tick freed)
 }
 
 /* A page that was just created, mapped by no slot yet. */
-static uint32_t create(void)
+static uint32_t create(uint64_t bytes)
 {
-    uint32_t page = pages_add(&store, 1 + store.table.used, STORE_PAGE);
+    uint32_t page = pages_add(&store, 1 + store.table.used, bytes);
     pages_add_spare(&store, page);
-    pages[page] = (struct model_page){.exists = true};
+    pages[page] = (struct model_page){.exists = true, .bytes = bytes};
     page_count++;
+    page_bytes += bytes;
     return page;
 }
 
@@ -303,14 +318,14 @@ static void begin_move(uint32_t n, uint32_t from, uint32_t to, struct pick *pick
     move_region = n;
     move_count = 0;
     pages_look_anew(&store);
-    for (uint32_t slot = from; slot < to; slot++)
+    for (uint32_t slot = from; slot < to; slot += region_span(regions[n], slot))
         if (pages_lack(&store, &who, regions[n], slot, &blocked))
             move[move_count++] = (struct entry){.slot = slot, .old = maps[n][slot]};
     for (uint32_t i = 0; i < move_count; i++) {
         struct entry *e = &move[i];
         bit_set(regions[n]->transit, e->slot);
-        if (pick_count && below(5)) {
-            uint32_t which = below(pick_count); /* any of them, not only the oldest */
+        uint32_t which = pick_count ? below(pick_count) : 0; /* any of them, not only the oldest */
+        if (pick_count && below(5) && pages[picks[which].page].bytes == region_page_bytes(regions[n], e->slot)) {
             e->page = picks[which].page;
             picks[which] = picks[--pick_count];
             e->past = pages_lift(&store, e->page, (struct slot_ref){regions[n]->number, e->slot});
@@ -330,7 +345,7 @@ static void end_entry(struct entry *e, bool created, bool unmapped, bool mapped,
         maps[move_region][e->slot] = 0;
     }
     if (!e->page && created) {
-        e->page = create();
+        e->page = create(region_page_bytes(r, e->slot));
         e->past = pages_lift(&store, e->page, target);
     } else if (!e->page) {
         return;
@@ -377,7 +392,7 @@ static bool take(void)
         ;
     if (to == from || live_count == LIVE_MAX)
         return true;
-    uint32_t first = from / UNITS, end = (to - 1) / UNITS + 1;
+    uint32_t first = first_slot(n, from), end = end_slot(n, to), shift = STORE_SHIFT + region_span_shift(regions[n], first);
     if (!look(n, first, end, below(8) != 0, &missing, &blocked_to))
         return false;
     if (!missing)
@@ -386,7 +401,7 @@ static bool take(void)
         return true;
     struct pick picks[MOVE_MAX];
     struct requester who = store_requester(regions[n]);
-    if (!pick(&who, below(3) ? store.fences.now : below((uint32_t)store.fences.now + 1), missing, picks, &count))
+    if (!pick(&who, below(3) ? shift : 0, below(3) ? store.fences.now : below((uint32_t)store.fences.now + 1), missing, picks, &count))
         return false;
     if (page_count + missing - count > PAGES_HELD)
         return true;
@@ -415,7 +430,7 @@ static bool trim(void)
         if (move_count || below(4))
             return true;
         memset(met, 0, sizeof met);
-        if (!pick(NULL, UINT64_MAX, 1 + below(3), picks, &count))
+        if (!pick(NULL, 0, UINT64_MAX, 1 + below(3), picks, &count))
             return false;
         if (count) {
             leaver = picks[below(count)].page;
@@ -441,6 +456,7 @@ static bool trim(void)
         pages_remove(&store, leaver);
         pages[leaver].exists = false;
         page_count--;
+        page_bytes -= pages[leaver].bytes;
     }
     leaver = 0;
     return true;
@@ -449,12 +465,47 @@ static bool trim(void)
 /* cenote_pin and cenote_unpin of one slot under live bytes. */
 static void pin(void)
 {
-    uint32_t n = below(REGIONS), slot = below(regions[n]->slots);
+    uint32_t n = below(REGIONS), slot = region_first(regions[n], below(regions[n]->slots));
     if (!live_units[n][slot] || bit_is_set(regions[n]->transit, slot))
         return;
     uint32_t by = !regions[n]->pins[slot] ? 1 : below(3) ? UINT32_MAX : 1;
     regions[n]->pins[slot] += by;
     page_of(&store, maps[n][slot])->pins += by;
+}
+
+/* As aliases.c does it: a mapping goes, and a free page that has no other is a spare. */
+static void drop_alias(uint32_t n, uint32_t slot)
+{
+    struct region *r = regions[n];
+    uint32_t page = maps[n][slot];
+    bool stays = !page || live_units[n][slot] || r->pins[slot] || bit_is_set(r->transit, slot) || bit_is_set(r->broken, slot);
+    if (stays || pages[page].fixed || pages[page].leaving || !fence_is_done(&store.fences, r->freed[slot]))
+        return;
+    bool is_free = page_is_free(page);
+    if (is_free && !fence_is_done(&store.fences, freed_of(page)))
+        return;
+    if (is_free)
+        pages_leave(&store, page);
+    pages_unlink(&store, r, slot);
+    maps[n][slot] = 0;
+    if (is_free)
+        pages_stay(&store, page);
+}
+
+/* Slots of an idle unit or cell that turns have the latest of their ticks. What was the word for a slot may be for several now. */
+static void turn(void)
+{
+    uint32_t n = below(REGIONS), level = regions[n]->unit_shift, from = below(regions[n]->slots) >> level << level;
+    if (!level)
+        return;
+    for (uint32_t slot = from; slot < from + (1u << level); slot += region_span(regions[n], slot))
+        drop_alias(n, slot);
+    if (!store_turn(regions[n], from + below(1u << level), &rnd))
+        return;
+    for (uint32_t slot = 0; slot < regions[n]->slots; slot++)
+        slot_freed[n][region_first(regions[n], slot)] = slot_freed[n][region_first(regions[n], slot)] > slot_freed[n][slot] ?
+                                                        slot_freed[n][region_first(regions[n], slot)] : slot_freed[n][slot];
+    turned++;
 }
 
 static bool step(void)
@@ -468,16 +519,19 @@ static bool step(void)
         end_move();
     else if (kind < 90)
         fences_all_done(&store.fences, store.fences.now - below(store.fences.now < 30 ? 1 : 30));
-    else if (kind < 98)
+    else if (kind < 96)
         return trim();
-    else
+    else if (kind < 98)
         pin();
+    else
+        turn();
     return true;
 }
 
-CASE(random_moves)
+static void moves(bool has_units)
 {
     uint32_t steps = 0, count = (uint32_t)rounds(200000);
+    make_world(has_units);
     rnd = (struct random){61};
     for (bool right = true; right && steps < count; steps++) {
         right = step() && store_is_right();
@@ -488,4 +542,12 @@ CASE(random_moves)
     EXPECT_EQ(steps, count);
 }
 
-SUITE_MAIN_AROUND("pages at random", open_world, store_close)
+CASE(random_moves) { moves(false); }
+
+CASE(random_moves_of_pages_of_three_sizes)
+{
+    moves(true);
+    EXPECT(turned > 100);
+}
+
+SUITE_MAIN_AROUND("pages at random", store_open, store_close)

@@ -78,7 +78,8 @@ CASE(one_thread_on_pages)
         {5, 2 * MSEC, 6000, CENOTE_VMM, 4, 0, 8, 0.01, 128}, {6, 2 * MSEC, 6000, CENOTE_VMM, 2, 2, 1, 0.5, 128},
         {7, 2 * MSEC, 6000, CENOTE_VMM, 8, 0, 64, 0, 128},   {8, MSEC / 2, 6000, CENOTE_VMM, 2, 1, 4, -1, 128},
         {9, 2 * MSEC, 6000, CENOTE_VMM, 8, 0, 4, -1, 128}, {10, MSEC, 6000, CENOTE_VMM, 8, 3, 4, -1, 3},
-        {11, MSEC, 6000, CENOTE_VMM, 16, 2, 2, 0.5, 1},
+        {11, MSEC, 6000, CENOTE_VMM, 16, 2, 2, 0.5, 1},      {15, MSEC, 6000, CENOTE_VMM, 16, 0, 4, -1, 3},
+        {16, MSEC, 6000, CENOTE_VMM, 32, 0, 4, -1, 2},       {17, 2 * MSEC, 6000, CENOTE_VMM, 32, 1, 2, 0.01, 1},
     };
     run_settings(settings, sizeof settings / sizeof settings[0]);
 }
@@ -162,6 +163,7 @@ CASE(threads_that_share_streams)
         {51, 0, 2000, CENOTE_VMM, 2, 0, 4, -1, 128},
         {61, MSEC, 2000, CENOTE_VMM, 2, 2, 4, -1, 128},
         {66, MSEC, 2000, CENOTE_VMM, 8, 2, 4, -1, 3},
+        {67, MSEC, 2000, CENOTE_VMM, 32, 2, 4, -1, 1},
         {71, MSEC, 2000, CENOTE_ASYNC, 2, 0, 4, -1, 128},
     };
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)

@@ -74,7 +74,7 @@ static void open_soak(struct soak *k, struct scene *scene, uint64_t seed)
     struct sim_shape shape = scene_card(k->stalls ? 64 * GIB : (moves ? 24 + pick(&random, 100) : 100 + pick(&random, 400)) * MIB);
     shape.lag = lags[pick(&random, 4)];
     shape.driver_version = pick(&random, 8) ? shape.driver_version : 12000;
-    options.page_mib = 2u << pick(&random, 4);
+    options.page_mib = 2u << pick(&random, 5);
     units_grade_pages = splits[pick(&random, sizeof splits / sizeof *splits)];
     options.trim_every = (uint32_t)pick(&random, 4);
     options.address_ratio = 1u << pick(&random, 5);
