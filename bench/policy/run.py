@@ -422,8 +422,9 @@ allocator give their cache back, as PyTorch does; that PyTorch waits for the dev
 ## Driver time
 
 Milliseconds that the program's own thread would wait for the driver, in the first repetition and in the last, with the
-GPU level with the program. On an H200 the first steps of nine programs took 0.84 to 1.27 times as long as under expandable
-segments, later ones 0.94 to 1.05 times ([real-cards.md](real-cards.md#programs-on-an-h200)).
+GPU level with the program. On an H100 cenote spent 0.1 to 0.7 s of a program's 4 to 30 s in driver calls, all of its
+steps together, and first steps took about as long as under expandable segments
+([real-cards.md](real-cards.md#programs-on-an-h100)).
 
 ![Driver time of each trace in the first and in the last repetition](pictures/policy-driver.png)
 

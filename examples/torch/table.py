@@ -43,7 +43,7 @@ ALLOCATORS = tuple(Setting(name, name) for name in ("native", "expandable", "cud
 # Moving pages may cost a share of wall time, and a step without kernels is too short for that: the budget is off here. The default is measured, too.
 SETTINGS = (
     ALLOCATORS[-1],
-    Setting("8 MiB pages", "cenote", "harvest_budget:off", most=1.03),
+    Setting("budget off", "cenote", "harvest_budget:off", most=1.03),
     Setting("2 MiB pages", "cenote", "page_mib:2,harvest_budget:off", most=1.02),
     Setting("a step behind", "cenote", "harvest_budget:off", behind=True, most=1.04),
 )
@@ -227,8 +227,8 @@ def misses(runs: list[Run], programs: list[Program]) -> list[str]:
 
 NOTES = f"""
 Peaks by PyTorch's own count on a simulated GPU of {CAPACITY}; of several ranks the one that requests most. Host: peak of one process.
-"8 MiB pages", "2 MiB pages": with harvest_budget:off, as steps without kernels are too short to judge moving pages by their time.
-"A step behind": the same with 8 MiB pages and a GPU that is one step behind the program. cudaMallocAsync counts no requests: its
+"Budget off", "2 MiB pages": with harvest_budget:off, as steps without kernels are too short to judge moving pages by their time.
+"A step behind": the first of these with a GPU that is one step behind the program. cudaMallocAsync counts no requests: its
 reserved memory stands over what the others requested. Its pool is modelled, not NVIDIA's. "Not possible": PyTorch has no MemPool, and
 none of the pools of compiled graphs, under that allocator."""
 
