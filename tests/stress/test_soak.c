@@ -71,7 +71,7 @@ static void open_soak(struct soak *k, struct scene *scene, uint64_t seed)
     cenote_options options = scene_options();
     options.provider = k->stalls ? CENOTE_VMM : providers[pick(&random, 5)]; /* cuMemFree waits by itself */
     bool moves = options.provider == CENOTE_VMM;
-    struct sim_shape shape = scene_card(k->stalls ? 64 * GIB : (moves ? 24 + pick(&random, 100) : 100 + pick(&random, 400)) * MIB);
+    struct sim_shape shape = scene_card(k->stalls ? 16 * GIB : (moves ? 24 + pick(&random, 100) : 100 + pick(&random, 400)) * MIB);
     shape.lag = lags[pick(&random, 4)];
     shape.driver_version = pick(&random, 8) ? shape.driver_version : 12000;
     options.page_mib = 2u << pick(&random, 5);
