@@ -104,6 +104,51 @@ CASE(under_shortage_of_the_device_small_pages_are_made)
     empty(&scene);
 }
 
+/* On a card of `capacity`: a block on a unit, and behind it units of which B has taken the pages of so many. */
+static void open_between(struct scene *scene, size_t capacity, int units, int taken, struct held held[2])
+{
+    struct sim_shape shape = scene_card(capacity);
+    cenote_options options = units_options(LARGE, "");
+    scene_open_with(scene, &shape, &options);
+    held[0] = take(scene, WIDE, LARGE, A);
+    struct held free = take(scene, WIDE, (size_t)units * LARGE, A);
+    give(scene, &free);
+    held[1] = take(scene, WIDE, (size_t)taken * LARGE, B);
+    EXPECT_EQ(reserved(scene), (size_t)(1 + units) * LARGE);
+}
+
+/* The place begins in a unit whose page another block has, and takes 10 MiB of it: more than that is left, and less than a large page. */
+CASE(under_shortage_a_unit_is_split_of_which_the_place_takes_a_part)
+{
+    struct scene scene;
+    struct held held[2];
+    open_between(&scene, 42 * MIB, 1, 1, held);
+    struct held last = take(&scene, WIDE, 10 * MIB, A);
+    EXPECT_EQ(last.at, held[0].at + LARGE);
+    EXPECT_EQ(reserved(&scene), 42 * MIB);
+    held_expect(&last, last.stream);
+    give(&scene, &last);
+    give(&scene, &held[0]);
+    give(&scene, &held[1]);
+    empty(&scene);
+}
+
+/* The place lacks the page of its first unit, and takes 4 MiB of the second one: the free page there serves the first, and small ones come. */
+CASE(under_shortage_a_page_of_which_the_place_takes_a_part_serves_another_unit)
+{
+    struct scene scene;
+    struct held held[2];
+    open_between(&scene, 58 * MIB, 2, 1, held);
+    struct held last = take(&scene, WIDE, LARGE + MIDDLE, A);
+    EXPECT_EQ(last.at, held[0].at + LARGE);
+    EXPECT_EQ(reserved(&scene), 3 * LARGE + MIDDLE);
+    held_expect(&last, last.stream);
+    give(&scene, &last);
+    give(&scene, &held[0]);
+    give(&scene, &held[1]);
+    empty(&scene);
+}
+
 /* ------------------------------------------------------------------------------------------------------- what is free is used first */
 
 static void turns(enum grade from, enum grade to, const char *conf)
