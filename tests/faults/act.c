@@ -24,6 +24,12 @@ cenote_options act_options(const struct act *act)
     options.trim_above = act->ground.trim_above;
     if (act->ground.page_mib)
         options.page_mib = act->ground.page_mib;
+    if (act->ground.aliases)
+        options.aliases = act->ground.aliases;
+    if (act->ground.order)
+        options.order = act->ground.order;
+    if (act->ground.mappings)
+        options.mappings = act->ground.mappings;
     if (act->ground.harvest_budget > 0)
         options.harvest_budget = act->ground.harvest_budget;
     return options;

@@ -32,6 +32,7 @@ struct ground {
     double       harvest_budget;
     double       trim_above;
     uint32_t     page_mib;          /* 0: 2 */
+    uint32_t     aliases, order, mappings; /* 0: as they are by default */
 };
 
 enum fault_kind { FAULT_NONE, FAULT_DRIVER, FAULT_MEMORY };

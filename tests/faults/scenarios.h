@@ -1,5 +1,5 @@
-/* scenarios.h: the scenarios of scenarios.def as functions; they are in memory.c, shortage.c, streams.c, groups.c, devices.c, pools.c
- * and share/export.c. */
+/* scenarios.h: the scenarios of scenarios.def as functions; they are in memory.c, grades.c, shortage.c, streams.c, groups.c, devices.c,
+ * pools.c and share.c. */
 #ifndef CENOTE_TESTS_FAULTS_SCENARIOS_H
 #define CENOTE_TESTS_FAULTS_SCENARIOS_H
 

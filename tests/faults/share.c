@@ -1,5 +1,5 @@
 /*
- * share/export.c: scenarios of memory that is exported and imported. One process does both, so that each call of either side fails in turn: the
+ * share.c: scenarios of memory that is exported and imported. One process does both, so that each call of either side fails in turn: the
  * thread that answers is of this process too. Blocks are taken before anything fails: a page that the driver would not make exportable
  * is one that cannot be shared, and tests/api/test_share.c has that.
  */
