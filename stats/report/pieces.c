@@ -133,7 +133,7 @@ static void draw_part(struct picture *p, const struct region *r, const struct bl
 static bool begin_region(struct picture *p, const struct region *r)
 {
     const struct arena *a = arena_of(p->pool, r->arena);
-    if (!r->first_block || (p->group && a->group != p->group->number))
+    if (!r->first_block || (p->group && !(a->group && group_of(p->pool, a->group) == p->group)))
         return false;
     uint64_t segment = p->form.segment;
     p->form = (cenote_piece){.group = a->group ? group_of(p->pool, a->group) : NULL, .stream = a->handle, .stream_id = a->stream,
@@ -195,12 +195,14 @@ int(cenote_pool_pieces)(cenote_pool *pool, cenote_group *group, cenote_piece *pi
         return error;
     if (!count || (group && group->pool != pool))
         return error_set(CENOTE_INVALID, 0, count ? "the group is not of this pool" : "nowhere to put the count: the last argument is NULL");
-    if (group && !group->number)
-        return group_is_gone(group);
     struct look look;
     look_begin(&look, pool);
-    pieces_draw(&look, group, &l);
+    bool is_gone = group && !group->number; /* with the last block, which another thread may free */
+    if (!is_gone)
+        pieces_draw(&look, group, &l);
     look_end(&look);
+    if (is_gone)
+        return group_is_gone(group);
     *count = l.count;
     return CENOTE_OK;
 }
@@ -303,16 +305,17 @@ int cenote_group_reserved(cenote_group *group, uint64_t *bytes)
     int error = pool_usable(pool);
     if (error)
         return error;
-    if (!group->number)
-        return group_is_gone(group);
     struct look look;
     uint64_t sum = 0;
     look_begin(&look, pool);
-    if (!sum_group(&look, group, &sum)) {
+    uint32_t number = group->number; /* as in cenote_pool_pieces; later it may be another group's, which adds what lies there then */
+    if (number && !sum_group(&look, group, &sum)) {
         sum = 0;
-        sum_regions(&look, group->number, NULL, &sum);
+        sum_regions(&look, number, NULL, &sum);
     }
     look_end(&look);
+    if (!number)
+        return group_is_gone(group);
     *bytes = sum;
     return CENOTE_OK;
 }

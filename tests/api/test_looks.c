@@ -15,6 +15,7 @@
 #define ROOM     20000
 #define LOOKS    20
 #define PAUSES   20                 /* looks with a pause in them */
+#define ENDS     600                /* groups that end while they are looked at */
 #define SIZE(i)  (600 + (size_t)(i) * 3)    /* of a standing block: below that and from SIZE(STANDING) on are those that come and go */
 
 struct hammer {
@@ -358,6 +359,64 @@ CASE(a_group_of_many_arenas_ends)
 {
     destroy_while_freed(0);
     destroy_while_freed(CENOTE_GROUP_PRIVATE);
+}
+
+/* ------------------------------------------------------------------------------------------------- a group that ends while it is looked at */
+
+struct last {
+    void     *block;
+    pthread_t thread;
+};
+
+static void *free_last(void *arg)
+{
+    struct last *last = arg;
+    return cenote_free(last->block) ? last : NULL;
+}
+
+/* Has the pool's lock most of the time. */
+static void *draw_all(void *arg)
+{
+    struct crowd *c = arg;
+    size_t count;
+    unsigned failures = 0;
+    while (!atomic_load(&c->over))
+        failures += cenote_pool_pieces(c->scene.pool, NULL, NULL, 0, &count) != 0;
+    return failures ? arg : NULL;
+}
+
+/*
+ * It was destroyed, and another thread frees its last block. Both threads wait for the lock: what is drawn is of the group, or nothing, and nothing
+ * of the blocks without a group.
+ */
+CASE(a_group_ends_while_it_is_drawn)
+{
+    pthread_t drawing;
+    void *failed;
+    unsigned others = 0;
+    open_crowd();
+    atomic_store(&crowd.over, false);
+    DONE(pthread_create(&drawing, NULL, draw_all, &crowd));
+    for (int i = 0; i < ENDS; i++) {
+        struct last last;
+        cenote_group *group;
+        size_t count = 0;
+        DONE(cenote_group_create(crowd.scene.pool, "ends", 0, NULL, &group));
+        DONE(cenote_group_alloc(group, 3 * MIB, 512, crowd.scene.stream[A], &last.block));
+        DONE(cenote_group_destroy(group));
+        DONE(pthread_create(&last.thread, NULL, free_last, &last));
+        int error = cenote_pool_pieces(crowd.scene.pool, group, pieces, ROOM, &count);
+        EXPECT(!error || error == CENOTE_INVALID);
+        for (size_t p = 0; p < count && p < ROOM; p++)
+            others += pieces[p].group != group;
+        DONE(pthread_join(last.thread, &failed));
+        EXPECT_EQ(failed, NULL);
+    }
+    atomic_store(&crowd.over, true);
+    DONE(pthread_join(drawing, &failed));
+    EXPECT_EQ(failed, NULL);
+    EXPECT_EQ(others, 0);
+    close_crowd();
 }
 
 static void remove_file(void)
