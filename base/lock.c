@@ -24,7 +24,7 @@ extern struct lock locks_end[] __asm__("__stop_cenote_locks") __attribute__((wea
 
 static void process_forked(void)
 {
-    for (struct lock *lock = locks_begin; lock < locks_end; lock++)
+    for (struct lock *lock = locks_begin; lock < locks_end; lock++) /* cppcheck-suppress comparePointers ; of one section */
         atomic_store(&lock->state, LOCK_FREE);
 }
 

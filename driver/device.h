@@ -114,7 +114,7 @@ CUresult device_default_stream(struct device *device, unsigned long long *id);
  * Which context a stream is of, and which device. Of a stream of a green context it is the primary one, as far as the driver knows the newer form of
  * the question. To the older one, of drivers before CUDA 12.5, a green context is a context like any other. LOCKING: none, not inside.
  */
-CUresult device_of_stream(struct device *device, CUstream stream, CUcontext *context, CUdevice *of);
+CUresult device_of_stream(struct device *d, CUstream stream, CUcontext *context, CUdevice *device);
 
 /* Around a wait of any length, inside: captures may be announced meanwhile. Afterwards look at `captures` again. */
 void device_wait_begin(struct device *device);
