@@ -209,7 +209,7 @@ static CUresult wait_as_the_driver(struct place *p, bool *has_waited)
     const struct real *r = real();
     CUcontext popped;
     *has_waited = false;
-    CUresult result = place_has_context() ? r->cuCtxPushCurrent_v2(atomic_load(&p->context)) : CUDA_ERROR_INVALID_CONTEXT;
+    CUresult result = place_has_context() ? r->cuCtxPushCurrent_v2(p->inside) : CUDA_ERROR_INVALID_CONTEXT;
     if (result)
         return result;
     result = ask_for_a_free(p, has_waited);
@@ -226,7 +226,7 @@ static bool wait_for_mark(struct place *p, CUresult *result)
     bool is_marked = false;
     *result = enter_for_the_program(p, &scope);
     if (!*result && (event = place_take_event(p))) {
-        is_marked = captures_mark(atomic_load(&p->context), event, result);
+        is_marked = captures_mark(p->inside, event, result);
         if (is_marked && !*result)
             *result = real()->cuEventSynchronize(event);
         place_give_event(p, event);
@@ -354,7 +354,7 @@ static void return_kept(struct place *p)
     uint64_t last = atomic_load(&kept_ever);
     CUresult result = place_enter(p, &scope);
     CUevent event = result ? NULL : place_take_event(p);
-    if (event && captures_mark(atomic_load(&p->context), event, &result) && !result && !relay_open(event, &relay)) {
+    if (event && captures_mark(p->inside, event, &result) && !result && !relay_open(event, &relay)) {
         give_behind(p, relay, last);
         relay_close(p, relay);
     }

@@ -13,7 +13,8 @@
  *
  * LOCKING: `opening` guards the steps between closed and open, and `pasts`. `context` is written last, and tells that all else is there. A thread
  * that uses a device while another resets it does what CUDA forbids. But a thread that goes through all places meets contexts that it has nothing to
- * do with: it visits them, and a place closes when its visitors have gone. They take none of these locks.
+ * do with: it visits them, and a place closes when its visitors have gone. They take none of these locks, and go on in its context (`inside`)
+ * though it closes.
  */
 #include "plugins/preload/place.h"
 
@@ -64,14 +65,14 @@ static bool is_valid(const struct place *p)
 CUresult place_enter(struct place *p, struct scope *scope)
 {
     const struct real *r = real();
-    CUcontext context = atomic_load(&p->context), now = NULL;
+    CUcontext now = NULL;
     scope->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     scope->has_pushed = false;
     r->cuThreadExchangeStreamCaptureMode(&scope->mode);
     scope->had_context = !r->cuCtxGetCurrent(&now) && now;
-    if (context && now == context)
+    if (p->inside && now == p->inside)
         return CUDA_SUCCESS;
-    CUresult result = r->cuCtxPushCurrent_v2(context);
+    CUresult result = r->cuCtxPushCurrent_v2(p->inside);
     scope->has_pushed = !result;
     return result;
 }
@@ -242,6 +243,7 @@ static struct place *open_place(CUdevice device, CUcontext context)
     atomic_fetch_add(&borrowing, 1);
     CUcontext open = atomic_load(&p->context);
     if (!open && atomic_load(&refused[number]) != context && keep_context(r, number, context, &flags)) {
+        p->inside = context;
         p->number = number;
         p->device = device;
         p->event_flags = event_flags_of(flags);

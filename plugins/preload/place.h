@@ -34,7 +34,8 @@ struct family {
 };
 
 struct place {
-    _Atomic(CUcontext)    context;     /* NULL: closed. A primary one is retained by us, once */
+    _Atomic(CUcontext)    context;     /* NULL: closed, or it closes. A primary one is retained by us, once */
+    CUcontext             inside;      /* the same, but it stays until the visitors have gone, who may call the driver */
     int                   number;
     CUdevice              device;
     cenote_pool          *pool;

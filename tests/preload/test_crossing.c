@@ -16,6 +16,7 @@
 #define STREAMS  4 /* of a thread in a context: two created ones, and the default ones */
 #define HELD     10
 #define STEPS    300
+#define KEPT     200 /* blocks: the more there are, the longer is the look at each place */
 
 static CUcontext contexts[CONTEXTS];
 static atomic_uint wrong; /* answers that no program expects */
@@ -39,19 +40,28 @@ struct player {
     unsigned     served;
 };
 
-/* Running out of memory is no mistake. */
-static bool granted(CUresult result)
+/* How the threads went on together does not come again, so the first answers are named. */
+static void mistake(const char *what, int line, int result)
 {
-    if (result && result != CUDA_ERROR_OUT_OF_MEMORY)
-        atomic_fetch_add(&wrong, 1);
+    if (atomic_fetch_add(&wrong, 1) < 5)
+        fprintf(stderr, "    test_crossing.c:%d: %s: %d\n", line, what, result);
+}
+
+static void done_at(CUresult result, const char *call, int line)
+{
+    if (result)
+        mistake(call, line, (int)result);
+}
+
+static bool granted_at(CUresult result, const char *call, int line)
+{
+    done_at(result == CUDA_ERROR_OUT_OF_MEMORY ? CUDA_SUCCESS : result, call, line);
     return !result;
 }
 
-static void done(CUresult result)
-{
-    if (result)
-        atomic_fetch_add(&wrong, 1);
-}
+#define done(x) done_at((x), #x, __LINE__)
+#define granted(x) granted_at((x), #x, __LINE__) /* running out of memory is no mistake */
+#define holds(x) ((x) ? (void)0 : mistake(#x, __LINE__, 0))
 
 static uint64_t draw(struct player *p, uint64_t below)
 {
@@ -191,20 +201,20 @@ static void *play(void *arg)
     return NULL;
 }
 
-static void *capture(void *unused)
+/* `rest`: us, inside of a capture and between two. */
+static void *capture(void *rest)
 {
     CUstream stream;
-    (void)unused;
     enter(0);
     done(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     while (!atomic_load(&stop)) {
         CUgraph graph = NULL;
         done(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
         done(sim_launch_wait(stream, 1));
-        usleep(300);
+        usleep((useconds_t)(intptr_t)rest);
         done(cuStreamEndCapture(stream, &graph));
         done(graph ? cuGraphDestroy(graph) : CUDA_ERROR_UNKNOWN);
-        usleep(300);
+        usleep((useconds_t)(intptr_t)rest);
     }
     return NULL;
 }
@@ -250,7 +260,7 @@ static void play_the_seed(void)
         for (int device = 0; device < 2; device++)
             players[i].pools[device] = make_pool(device);
     }
-    REQUIRE(!pthread_create(&capturing, NULL, capture, NULL));
+    REQUIRE(!pthread_create(&capturing, NULL, capture, (void *)300));
     for (int i = 0; i < THREADS; i++)
         REQUIRE(!pthread_create(&threads[i], NULL, play, &players[i]));
     for (int i = 0; i < THREADS; i++) {
@@ -288,7 +298,7 @@ static void *make_and_end_contexts(void *unused)
         CUdeviceptr at;
         done(cuCtxCreate(&own, NULL, 0, i % 2));
         done(cuMemAlloc(&at, MIB));
-        atomic_fetch_add(&wrong, !is_ours(at));
+        holds(is_ours(at));
         done(cuCtxDestroy(own));
     }
     atomic_store(&stop, true);
@@ -323,6 +333,40 @@ ENDS_WITH(contexts_end_beside_streams, 0)
     scene_is_open = false;
 }
 
+/* A block that is freed during a capture is kept until its end. Then a thread goes through all places, also those that are about to close. */
+static void *end_contexts_with_kept_memory(void *number)
+{
+    int device = (int)(intptr_t)number % 2;
+    for (int i = 0; i < rounds(400); i++) {
+        CUcontext own;
+        CUdeviceptr at[KEPT];
+        done(cuCtxCreate(&own, NULL, 0, device));
+        for (int k = 0; k < KEPT; k++)
+            done(cuMemAlloc(&at[k], 512));
+        for (int k = 0; k < KEPT; k++)
+            done(cuMemFree(at[k]));
+        done(cuCtxDestroy(own));
+    }
+    return NULL;
+}
+
+ENDS_WITH(contexts_end_beside_ends_of_captures, 0)
+{
+    pthread_t threads[8];
+    struct sim_books books;
+    open_contexts();
+    for (int i = 0; i < 8; i++)
+        REQUIRE(!pthread_create(&threads[i], NULL, i < 4 ? end_contexts_with_kept_memory : capture, (void *)(intptr_t)(i % 4)));
+    for (int i = 0; i < 8; i++) {
+        pthread_join(threads[i], NULL);
+        atomic_store(&stop, i >= 3);
+    }
+    sim_books(&books);
+    EXPECT_EQ(atomic_load(&wrong), 0);
+    EXPECT_EQ(books.violations, 0);
+    scene_is_open = false;
+}
+
 static void let_in_by_a_pool(void)
 {
     CUmemoryPool mempool;
@@ -342,7 +386,7 @@ static void *use_a_pool_in_contexts(void *unused)
         CUdeviceptr at;
         done(cuCtxCreate(&own, NULL, 0, 0));
         done(cuMemAllocFromPoolAsync(&at, MIB, shared_pool, CU_STREAM_PER_THREAD));
-        atomic_fetch_add(&wrong, !is_ours(at));
+        holds(is_ours(at));
         done(cuCtxDestroy(own));
     }
     atomic_store(&stop, true);
@@ -356,7 +400,7 @@ static void *ask_and_trim_a_pool(void *unused)
     while (!atomic_load(&stop)) {
         cuuint64_t used;
         done(cuMemPoolGetAttribute(shared_pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
-        atomic_fetch_add(&wrong, used > MIB);
+        holds(used <= MIB);
         done(cuMemPoolTrimTo(shared_pool, 0));
         let_in_by_a_pool();
     }
@@ -517,7 +561,7 @@ static void *use_a_device_in_turns(void *unused)
         while (is_active(1) && !atomic_load(&stop)) /* cenote may have it for a moment, on the other thread */
             sched_yield();
     }
-    atomic_fetch_add(&wrong, is_active(1));
+    holds(!is_active(1));
     return NULL;
 }
 
