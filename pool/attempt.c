@@ -319,6 +319,7 @@ static enum attempt place_and_fill(struct climb *c)
     struct place place = {0};
     struct requester who = pool_requester(pool, c->arena);
     who.anywhere |= c->rung > RUNG_BUDGET;
+    who.splits = c->rung == RUNG_SPLIT;
     if (!pool_reserve_books(pool, c->request->mark))
         return fail(c, error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory left for the books of a block"));
     enum fit fit = pool_try(pool, c->arena, &who, c->request, true, &place, &c->at);

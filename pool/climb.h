@@ -10,7 +10,7 @@
 
 #define ROUNDS_MAX      256        /* for one allocation: other threads may take for ever what comes back. A quarter of a second */
 
-enum rung { RUNG_BUDGET, RUNG_HARVEST, RUNG_CALLBACK, RUNG_ORDER, RUNG_WAIT };
+enum rung { RUNG_BUDGET, RUNG_HARVEST, RUNG_CALLBACK, RUNG_ORDER, RUNG_WAIT, RUNG_SPLIT };
 
 /* One allocation on its way up. */
 struct climb {

@@ -10,6 +10,7 @@
  *     RUNG_ORDER      free pages that the device is not done with: the stream waits for them on the device (order.c)
  *     RUNG_WAIT       wait on the host, if all that is in flight would be enough, for whatever comes first, here or in another pool of the
  *                     device, until the device is done with all that was freed when the climb got here (not during a capture)
+ *     RUNG_SPLIT      a block that lies on a part of a large page has small ones there (units.c)
  *     then            CENOTE_OUT_OF_MEMORY, and the explanation (explain.c) once the turn is over
  *
  * An allocation waits for the device only here, when physical memory is short (rule 16), and in attempt.c, when the device has no address left.
@@ -201,6 +202,12 @@ static bool another_round(struct climb *c)
     return came || c->stir != before;
 }
 
+/* Places take pages that are smaller than what may come there. */
+static bool may_split(const struct climb *c)
+{
+    return pages_have_sizes(&c->pool->store.pages) && provider_moves_pages(c->pool, c->arena) && !atomic_load(&c->pool->config.device->captures);
+}
+
 /* Goes one rung up, and does its work. If the request is hopeless, asks only the program, siblings and groups that lend. False: no rung is left. */
 static bool climb_higher(struct climb *c, bool hopeless)
 {
@@ -225,9 +232,14 @@ static bool climb_higher(struct climb *c, bool hopeless)
     case RUNG_CALLBACK:
         begin_round(c);
         return true;
+    case RUNG_SPLIT:
+        return false;
     default:
         c->rung = RUNG_WAIT;
-        return borrow(c) || (!hopeless && (wait_a_while(c) || another_round(c)));
+        if (borrow(c) || (!hopeless && (wait_a_while(c) || another_round(c))))
+            return true;
+        c->rung = RUNG_SPLIT;
+        return !hopeless && may_split(c);
     }
 }
 

@@ -4,8 +4,8 @@
  * A small page loses less to a block that ends on it, and a call of the driver costs as much for it as for a large one. So a pool begins with small
  * pages, and makes those of the next GRADE once it has needed as much as units_grade_pages of them hold, in heaps that have needed an eighth of
  * that. Pages that are there already are used first, whatever their size: where free pages of one grade are too few, units take those of another.
- * Otherwise what the pool held in small pages when it grew large would be lost. And under shortage a piece that has one page and of which the place
- * takes a part takes smaller ones.
+ * Otherwise what the pool held in small pages when it grew large would be lost. And if memory is short and nothing else helps, a piece that has one
+ * page and of which the place takes a part takes smaller ones.
  *
  * A PIECE is a unit, which may take one large page, or a cell of a unit that has none:
  *
@@ -39,8 +39,8 @@ struct pass {
     struct slots      under;              /* the slots under the place, whatever pages they have */
     uint32_t          grade;              /* what idle pieces become at first, */
     bool              any;                /* and whether there are some, or loose ones */
-    bool              may_unmap, loosens;
-    bool              is_short;           /* and pieces of which the place takes a part are split */
+    bool              may_unmap, loosens; /* aliases may go */
+    bool              splits;             /* so do pages of which the place takes a part */
     uint32_t          lack[GRADES], free[GRADES]; /* pages that the place lacks, and that could come */
     struct units_turn *turn;
 };
@@ -184,15 +184,15 @@ static uint32_t grade_for(const struct pass *p, struct piece piece)
 }
 
 /*
- * Under shortage: the place lacks pages of the size that the piece has, and takes a part of it, so that less is missing with pages of the size that
- * is made. A page that lies there and that the place could use serves another piece then.
+ * The place lacks pages of the size that the piece has, and takes a part of it, so that less is missing with pages of the size that is made. A page
+ * that lies there and that the place could use serves another piece then.
  */
 static bool should_split(const struct pass *p, struct piece piece)
 {
     uint32_t now = region_span_shift(p->region, piece.from), made = span_of(p, p->grade);
     uint32_t grade = pages_grade_at(&p->pool->store.pages, p->region, piece.from);
     bool is_cut = now == piece.level && made < now && places(p, piece, made) << made < 1u << now;
-    return p->is_short && is_cut && p->lack[grade] > p->free[grade];
+    return p->splits && is_cut && p->lack[grade] > p->free[grade];
 }
 
 /* The free pages of a grade are too few: the piece takes those of another. If it is loose, it does after the next attempt, which takes one grade. */
@@ -261,7 +261,7 @@ bool units_choose(cenote_pool *pool, const struct requester *who, struct place *
         p.free[i] = i && s->shifts[i] == s->shifts[i - 1] ? 0 : count_free(s, who, i, p.lack[i] + ((to - from) >> span_of(&p, i)) + 2);
     visit_pieces(&p, turn_piece);
     p.loosens = who->may_unmap && !who->orderable;
-    p.is_short = p.loosens && who->anywhere;
+    p.splits = p.loosens && who->splits;
     if (p.loosens)
         visit_pieces(&p, turn_piece);
     place->under = slots_under(r, place->at, place->size);

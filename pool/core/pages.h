@@ -40,6 +40,7 @@ struct requester {
     uint32_t arena;
     bool     may_unmap;             /* no capture is open on the device */
     bool     anywhere;              /* what lacks no page is as good beyond the line of a heap as below it */
+    bool     splits;                /* small pages come where a place takes a part of a large one, see units.c */
     tick     ordered;               /* its stream waits on the device for all that was freed up to here, whichever arena freed it */
     tick     orderable;             /* it can be made to wait for this much; 0: no more than `ordered` */
 };
