@@ -514,8 +514,11 @@ static void let_calls_end(struct device *d, unsigned captures)
     pthread_rwlock_unlock(&d->quiet);
 }
 
+static atomic_uint open_captures; /* of all devices */
+
 void device_announce_capture(struct device *d)
 {
+    atomic_fetch_add(&open_captures, 1);
     let_calls_end(d, BREAKS(5) ? 0 : 1);
 }
 
@@ -534,4 +537,10 @@ void device_let_leave(struct device *d)
 void device_end_capture(struct device *d)
 {
     atomic_fetch_sub(&d->captures, BREAKS(5) ? 0 : 1);
+    atomic_fetch_sub(&open_captures, 1);
+}
+
+bool device_captures_are_open(void)
+{
+    return atomic_load_explicit(&open_captures, memory_order_relaxed);
 }

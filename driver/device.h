@@ -133,6 +133,7 @@ void device_let_leave(struct device *device);
 /* A capture begins or ends on some pool of the device. LOCKING: none held, not inside. */
 void device_announce_capture(struct device *device);
 void device_end_capture(struct device *device);
+bool device_captures_are_open(void); /* on any device. LOCKING: none */
 
 /*
  * Captures are not announced any more: touch.h has been told. When this returns, every call over the whole context that a thread had begun or

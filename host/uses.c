@@ -35,23 +35,27 @@ static bool is_default_handle(CUstream stream)
     return stream == CU_STREAM_LEGACY || !stream;
 }
 
-/* Identifies the stream. A handle may be given to another stream when this one is gone; 0: only the handle is known. */
-static uint64_t stream_key(const struct driver *t, CUstream stream)
-{
-    unsigned long long id;
-    if (is_default_handle(stream))
-        return LEGACY_STREAM;
-    if (stream == CU_STREAM_PER_THREAD)
-        return 1ull << 63 | (uint64_t)gettid();
-    return t->cuStreamGetId && t->cuStreamGetId(stream, &id) == CUDA_SUCCESS ? id << 1 : 0;
-}
-
 /* Or may be: the driver will not say while another stream is captured that the legacy stream would have to wait for. Then *result says so. */
 static bool is_captured(const struct driver *t, CUstream stream, CUresult *result)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     *result = t->cuStreamIsCapturing ? t->cuStreamIsCapturing(stream, &status) : CUDA_SUCCESS;
     return *result || status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/*
+ * Identifies the stream. A handle may be given to another stream when this one is gone; 0: only the handle is known, because the driver has no ids,
+ * or because the question would end the capture that the stream is in.
+ */
+static uint64_t stream_key(const struct driver *t, CUstream stream)
+{
+    unsigned long long id;
+    CUresult result;
+    if (is_default_handle(stream))
+        return LEGACY_STREAM;
+    if (stream == CU_STREAM_PER_THREAD)
+        return 1ull << 63 | (uint64_t)gettid();
+    return t->cuStreamGetId && !is_captured(t, stream, &result) && t->cuStreamGetId(stream, &id) == CUDA_SUCCESS ? id << 1 : 0;
 }
 
 /* Does a sweep cover all that the stream was given? */

@@ -326,7 +326,10 @@ int cenote_pool_capture_begin(cenote_pool *pool, cenote_stream stream)
     return error ? error : begin_capture(pool, NULL, stream);
 }
 
-/* The capture that this handle began: for a driver that does not identify streams any more, because the context is lost. */
+/*
+ * The capture that this handle began: for a driver that does not identify streams any more, because the context is lost, and for a capture that was
+ * announced after it had begun, when the driver could not be asked.
+ */
 static struct capture *find_capture_of_handle(cenote_pool *pool, CUstream handle)
 {
     for (uint32_t i = 0; i < pool->groups.capture_count; i++)
@@ -341,7 +344,9 @@ static bool end_capture(cenote_pool *pool, cenote_group *group, CUstream stream)
     uint64_t key;
     bool known = stream_key(pool, stream, &key) == CENOTE_OK;
     lock_take(&pool->lock);
-    struct capture *open = known ? find_capture(pool, key) : find_capture_of_handle(pool, stream);
+    struct capture *open = known ? find_capture(pool, key) : NULL, *same = find_capture_of_handle(pool, stream);
+    if (!open && same && (!known || stream_key_is_captured(same->stream)))
+        open = same;
     bool matches = open && open->group == (group ? group->number : 0);
     if (matches) {
         *open = pool->groups.captures[--pool->groups.capture_count];

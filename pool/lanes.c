@@ -252,7 +252,7 @@ bool lane_may_be_touched(cenote_pool *pool, const struct lane *lane)
     if (lane->ended || stream_is_unnamed(lane->key))
         return false;
     return stream_is_alive(pool, lane->stream, lane->key) || (call.names && call.key == lane->key) ||
-           lane->key >> STREAM_KIND_SHIFT == STREAM_KIND_HANDLE;
+           stream_key_is_handle(lane->key);
 }
 
 /* Has no event on its stream yet covered something that waits for one? */

@@ -58,10 +58,15 @@ static CUresult record_end(cenote_pool *pool, uint32_t number, CUstream stream, 
     return result;
 }
 
+static int refuse_captured(CUstream stream)
+{
+    return error_set(CENOTE_BUSY, 0, "stream %p is being captured: end the capture before the stream", (void *)stream);
+}
+
 static int refuse_end(cenote_pool *pool, CUstream stream, CUresult result)
 {
     if (result == CUDA_ERROR_NOT_READY)
-        return error_set(CENOTE_BUSY, 0, "stream %p is being captured: end the capture before the stream", (void *)stream);
+        return refuse_captured(stream);
     return pool_driver_error_of_any(pool, result, "recording the end of a stream (call cenote_stream_retire again before the stream ends)");
 }
 
@@ -105,6 +110,21 @@ static int end_lane(cenote_pool *pool, uint32_t number, CUstream stream)
     return result ? refuse_end(pool, stream, result) : CENOTE_OK;
 }
 
+/* LOCKING: none, not inside. */
+static int end_key(cenote_pool *pool, uint64_t key, CUstream stream)
+{
+    uint32_t lane = hold_lane(pool, key);
+    if (!lane)
+        return CENOTE_OK;
+    int error = end_lane(pool, lane, stream);
+    if (!error)
+        end_arenas(pool, lane);
+    lock_take(&pool->lock);
+    lane_drop(pool, lane);
+    lock_give(&pool->lock);
+    return error;
+}
+
 /* Blocks of the stream stay valid; its arena goes to the next new stream once it is empty and the device is done with it. */
 int cenote_stream_retire(cenote_pool *pool, cenote_stream stream)
 {
@@ -115,14 +135,8 @@ int cenote_stream_retire(cenote_pool *pool, cenote_stream stream)
     if (stream_is_immortal(pool, stream, key))
         return error_set(CENOTE_INVALID, 0, key == STREAM_KEY_LEGACY ? "stream %p is the default stream of the device, which does not end" :
                          "stream %p was declared immortal", (void *)stream);
-    uint32_t lane = hold_lane(pool, key);
-    if (!lane)
-        return CENOTE_OK;
-    error = end_lane(pool, lane, stream);
-    if (!error)
-        end_arenas(pool, lane);
-    lock_take(&pool->lock);
-    lane_drop(pool, lane);
-    lock_give(&pool->lock);
-    return error;
+    if (stream_key_is_captured(key))
+        return refuse_captured(stream);
+    error = end_key(pool, key, stream);
+    return error ? error : end_key(pool, stream_key_while_captured(stream), stream); /* what it left in a capture that it had joined */
 }

@@ -6,8 +6,12 @@
  * legacy default stream the driver is asked which context is current, and for the id if that is a green context. Per-thread default streams have a
  * key for each thread. Where the driver is too old for ids the handle has to do, and cenote_stream_retire is needed.
  *
+ * The question ends a capture that the stream is in, in any mode. The stream that an announced capture began on has the key that it had then. One
+ * that joined a capture, or began one without a word, has its handle as key while it is captured: another key than before and after, which costs
+ * fences and no safety, and the same in the next capture, where graphs may share memory.
+ *
  *     key     00 | id of a created stream        01 | 0  the legacy default stream; 01 | id  the same of a green context
- *             10 | number of the thread          11 | handle, from a driver without ids
+ *             10 | number of the thread          110 | handle, from a driver without ids      111 | handle of a captured stream
  *
  * A default stream is that of the calling thread's current context. The one of a green context is *unnamed*: where the primary context is
  * current, its handle means another stream. So cenote never gives that handle to the driver, and what covers the whole context covers it.
@@ -25,6 +29,8 @@
 #define KEY_LEGACY  STREAM_KEY_LEGACY
 #define KEY_THREAD  (2ull << KIND_SHIFT)
 #define KEY_HANDLE  ((uint64_t)STREAM_KIND_HANDLE << KIND_SHIFT)
+#define CAPTURED_SHIFT 61
+#define KEY_CAPTURED (7ull << CAPTURED_SHIFT)
 #define DEVICE_SHIFT 48     /* in keys of default streams */
 #define KEY_DEVICE  (0xffull << DEVICE_SHIFT)
 #define KEY_KIND    (3ull << KIND_SHIFT)
@@ -101,6 +107,30 @@ static int default_key(cenote_pool *pool, struct device *d, CUstream stream, uin
     return result ? pool_driver_error_of_any(pool, result, "asking for the default stream") : CENOTE_OK;
 }
 
+/* Would the question for its id end a capture? Without a capture that was announced nothing is asked, as long as the program announces all. */
+static bool is_captured(const struct driver *t, CUstream stream)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return t->cuStreamIsCapturing && (device_captures_are_open() || !touch_captures_are_announced()) &&
+           !t->cuStreamIsCapturing(stream, &status) && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+uint64_t stream_key_while_captured(CUstream stream)
+{
+    return KEY_CAPTURED | (uint64_t)(uintptr_t)stream;
+}
+
+static uint64_t key_of_captured(cenote_pool *pool, CUstream stream)
+{
+    uint64_t key = stream_key_while_captured(stream);
+    lock_take(&pool->lock);
+    for (uint32_t i = 0; i < pool->groups.capture_count; i++)
+        if (pool->groups.captures[i].handle == stream)
+            key = pool->groups.captures[i].stream;
+    lock_give(&pool->lock);
+    return key;
+}
+
 /* LOCKING: none, and not inside: this may ask the driver, and make the device's context. */
 int stream_key(cenote_pool *pool, CUstream stream, uint64_t *key)
 {
@@ -112,6 +142,8 @@ int stream_key(cenote_pool *pool, CUstream stream, uint64_t *key)
         return CENOTE_OK;
     } else if (!t->cuStreamGetId) {
         *key = KEY_HANDLE | (uint64_t)(uintptr_t)stream;
+    } else if (is_captured(t, stream)) {
+        *key = key_of_captured(pool, stream);
     } else {
         CHECK(lock_none_above(0));
         CUresult result = t->cuStreamGetId(stream, &id);
@@ -127,6 +159,17 @@ int stream_key(cenote_pool *pool, CUstream stream, uint64_t *key)
 static bool is_default(uint64_t key)
 {
     return key >> KIND_SHIFT == KEY_LEGACY >> KIND_SHIFT || key >> KIND_SHIFT == KEY_THREAD >> KIND_SHIFT;
+}
+
+/* The handle may be given to the driver as long as the stream was not retired: a driver without ids. */
+bool stream_key_is_handle(uint64_t key)
+{
+    return key >> KIND_SHIFT == STREAM_KIND_HANDLE && !stream_key_is_captured(key);
+}
+
+bool stream_key_is_captured(uint64_t key)
+{
+    return key >> CAPTURED_SHIFT == KEY_CAPTURED >> CAPTURED_SHIFT;
 }
 
 bool stream_is_unnamed(uint64_t key)

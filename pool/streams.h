@@ -38,6 +38,9 @@ struct streams {
 #define STREAM_KIND_SHIFT  62       /* see streams.c */
 #define STREAM_KIND_HANDLE 3
 #define STREAM_KEY_LEGACY (1ull << STREAM_KIND_SHIFT)
+bool stream_key_is_handle(uint64_t key);
+bool stream_key_is_captured(uint64_t key);
+uint64_t stream_key_while_captured(CUstream stream);    /* unless the capture was announced for this stream */
 bool stream_is_unnamed(uint64_t key);
 uint64_t stream_key_of_thread(void);
 int stream_key(cenote_pool *pool, CUstream stream, uint64_t *key);

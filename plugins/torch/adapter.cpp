@@ -280,6 +280,8 @@ void Adapter::init(int device_count)
 double Adapter::getMemoryFraction(DeviceIndex device)
 {
     cenote_stats stats = read_stats(pool(device));
+    if (stats.limit == 1) /* what set_fraction makes of 0 */
+        return 0;
     return stats.limit ? static_cast<double>(stats.limit) / static_cast<double>(stats.capacity) : 1.0;
 }
 

@@ -12,6 +12,7 @@
  *
  * LOCKING: the model's lock.
  */
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,6 +21,7 @@
 #define CAPTURES_MAX 1024
 
 static struct slots captures;
+static _Atomic uint32_t open_count; /* for questions that take no lock */
 static uint64_t last_id;
 
 struct capture *capture_at(uint32_t number)
@@ -68,6 +70,12 @@ void captures_reset(void)
     for (uint32_t i = next_capture(0); i; i = next_capture(i))
         free_places(capture_at(i));
     slots_clear(&captures);
+    atomic_store(&open_count, 0);
+}
+
+bool captures_are_open(void)
+{
+    return atomic_load_explicit(&open_count, memory_order_relaxed);
 }
 
 CUresult capture_forbids(const char *call)
@@ -280,6 +288,7 @@ CUresult capture_open(struct stream *s, CUstreamCaptureMode mode, const struct c
     c->target = target;
     c->graph = graph;
     c->own = own;
+    atomic_fetch_add(&open_count, 1);
     return join(number, s);
 }
 
@@ -292,6 +301,7 @@ void capture_close(uint32_t number, bool keep_graph)
     c->target->closed(c->graph, keep_graph || !c->own);
     free_places(c);
     slots_give(&captures, number);
+    atomic_fetch_sub(&open_count, 1);
 }
 
 CUresult capture_add(struct stream *s, const struct work *work)

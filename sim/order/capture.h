@@ -40,6 +40,7 @@ void     captures_reset(void);
 CUresult capture_forbids(const char *call);             /* 900, captures invalidated: this thread may not make an unsafe call now */
 CUresult capture_conflict(uint32_t context, CUresult error, const char *call);  /* ends all captures of a context badly, if there are any */
 CUresult capture_spoil(struct stream *s, CUresult error, const char *call);     /* the same for the capture that `s` is in */
+bool     captures_are_open(void);                       /* takes no lock */
 CUresult capture_legacy_conflict(const struct stream *s, const char *call);     /* `s` is a default stream and a blocking stream captures */
 CUresult capture_forbids_legacy(const struct stream *s);        /* whether it is so: spoils nothing */
 CUresult capture_add(struct stream *s, const struct work *work);

@@ -34,6 +34,7 @@ uint32_t stream_created(CUstream handle);               /* by the program, and n
 struct stream *stream_at(uint32_t number);
 uint32_t stream_number(const struct stream *s);
 uint64_t stream_unique(const struct stream *s);         /* its id */
+uint64_t stream_known_id(CUstream handle);
 uint32_t stream_part(const struct stream *s);           /* the context or green context to which it belongs */
 bool     stream_is_blocking(const struct stream *s);    /* created without CU_STREAM_NON_BLOCKING, or a per-thread default stream */
 CUresult stream_find(CUstream handle, struct stream **stream);     /* names the stream, also handles 0, 1 and 2 */
@@ -47,7 +48,7 @@ CUresult stream_contexts(CUstream stream, CUcontext *context, CUgreenCtx *green)
 CUresult stream_device(CUstream stream, CUdevice *device);
 CUresult stream_flags(CUstream stream, unsigned *flags);
 CUresult stream_priority(CUstream stream, int *priority);
-CUresult stream_id(CUstream stream, unsigned long long *id);       /* takes no lock */
+CUresult stream_id(CUstream stream, unsigned long long *id);       /* takes no lock if it can */
 
 /* --- stream_calls.c */
 void     streams_close_all(uint32_t context);

@@ -198,95 +198,16 @@ CUresult stream_create(CUstream *stream, unsigned flags)
     return stream_create_with_priority(stream, flags, 0);
 }
 
-/* The stream of a question whose answer goes to `answer`. */
-static CUresult find_for(CUstream handle, const void *answer, struct stream **s)
+/* The id of a stream; 0: only a look with the lock tells. Takes none. */
+uint64_t stream_known_id(CUstream handle)
 {
-    CUresult result = stream_find(handle, s);
-    return !result && !answer ? CUDA_ERROR_INVALID_VALUE : result;
-}
-
-CUresult stream_context(CUstream handle, CUcontext *context)
-{
-    struct stream *s;
-    CUresult result = find_for(handle, context, &s);
-    if (!result)
-        *context = slots_handle(&model.contexts, stream_part(s));
-    return result;
-}
-
-/* The newer form of the same question: a green context is named apart, and its primary one as the context. */
-CUresult stream_contexts(CUstream handle, CUcontext *context, CUgreenCtx *green)
-{
-    struct stream *s;
-    CUresult result = find_for(handle, context && green ? context : NULL, &s);
-    if (result)
-        return result;
-    *context = slots_handle(&model.contexts, s->context);
-    *green = s->green ? context_at(s->green)->green : NULL;
-    return CUDA_SUCCESS;
-}
-
-CUresult stream_device(CUstream handle, CUdevice *device)
-{
-    struct stream *s;
-    CUresult result = find_for(handle, device, &s);
-    if (!result)
-        *device = context_at(s->context)->device;
-    return result;
-}
-
-CUresult stream_flags(CUstream handle, unsigned *flags)
-{
-    struct stream *s;
-    CUresult result = find_for(handle, flags, &s);
-    if (!result)
-        *flags = s->flags;
-    return result;
-}
-
-CUresult stream_priority(CUstream handle, int *priority)
-{
-    struct stream *s;
-    CUresult result = find_for(handle, priority, &s);
-    if (!result)
-        *priority = s->priority;
-    return result;
-}
-
-static CUresult give_id(unsigned long long *id, uint64_t value)
-{
-    if (!id)
-        return CUDA_ERROR_INVALID_VALUE;
-    *id = value;
-    return CUDA_SUCCESS;
-}
-
-/* The first question about a handle 2, or a wrong handle: with the lock. */
-static CUresult stream_id_slow(CUstream handle, unsigned long long *id)
-{
-    struct stream *s;
-    if (model_thread()->in_host_function)
-        return model_refuse_call("cuStreamGetId");
-    model_lock();
-    CUresult result = stream_find(handle, &s);
-    if (!result)
-        result = give_id(id, stream_unique(s));
-    model_unlock();
-    return result;
-}
-
-CUresult stream_id(CUstream handle, unsigned long long *id)
-{
-    uint64_t known = 0;
     uintptr_t distance = (uintptr_t)handle - (uintptr_t)streams.handles;
     uint32_t context = context_top();
-    if (handle == NULL || handle == CU_STREAM_LEGACY) {
-        known = context ? atomic_load(&ids[context_at(context)->legacy]) : 0;
-    } else if (handle == CU_STREAM_PER_THREAD) {
+    if (handle == NULL || handle == CU_STREAM_LEGACY)
+        return context ? atomic_load(&ids[context_at(context)->legacy]) : 0;
+    if (handle == CU_STREAM_PER_THREAD) {
         const struct own_stream *own = context ? find_own(model_thread(), context) : NULL;
-        known = own ? own->id : 0;
-    } else if (distance / SLOTS_HANDLE_STEP < STREAMS_MAX && distance % SLOTS_HANDLE_STEP == 0) {
-        known = atomic_load(&ids[distance / SLOTS_HANDLE_STEP]);
+        return own ? own->id : 0;
     }
-    return known ? give_id(id, known) : stream_id_slow(handle, id);
+    return distance / SLOTS_HANDLE_STEP < STREAMS_MAX && distance % SLOTS_HANDLE_STEP == 0 ? atomic_load(&ids[distance / SLOTS_HANDLE_STEP]) : 0;
 }

@@ -226,7 +226,7 @@ CASE(streams_in_turn)
         DONE(cenote_free(at));
     }
     sim_books(&after);
-    EXPECT(after.calls - before.calls <= 150);
+    EXPECT(after.calls - before.calls <= 250); /* each asks whether the stream is captured, and which it is */
     close_strict(&scene);
 }
 

@@ -117,6 +117,45 @@ CASE(a_capture_ends_where_it_began)
     EXPECT(cuStreamEndCapture(stream, &graph) != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
 }
 
+enum question { ID, DEVICE, FLAGS, QUESTIONS };
+
+static CUresult ask(CUstream of, enum question question)
+{
+    unsigned long long id;
+    CUdevice device;
+    unsigned flags;
+    return question == ID ? cuStreamGetId(of, &id) : question == DEVICE ? cuStreamGetDevice(of, &device) : cuStreamGetFlags(of, &flags);
+}
+
+/* Of a stream that is in a capture, in any mode: the driver of an H100 answers so. Its context and priority may be asked for. */
+CASE(what_may_not_be_asked_of_a_captured_stream)
+{
+    CUcontext context;
+    int priority;
+    for (int i = 0; i < QUESTIONS * 3 * 2; i++) {
+        CUstream asked = i % 2 ? other : stream;
+        capture((CUstreamCaptureMode)(i / 2 % 3));
+        EXPECT_OK(cuEventRecord(event, stream));
+        EXPECT_OK(cuStreamWaitEvent(other, event, 0));
+        EXPECT_OK(cuStreamGetCtx(asked, &context));
+        EXPECT_OK(cuStreamGetPriority(asked, &priority));
+        EXPECT_EQ(ask(asked, (enum question)(i / 6)), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        expect_spoiled();
+        EXPECT_OK(ask(asked, (enum question)(i / 6)));
+    }
+}
+
+/* Nor does the capture mind what is asked of a stream that is not in it. */
+CASE(what_may_be_asked_while_another_stream_is_captured)
+{
+    capture(CU_STREAM_CAPTURE_MODE_GLOBAL);
+    for (int question = 0; question < QUESTIONS; question++) {
+        EXPECT_OK(ask(other, (enum question)question));
+        EXPECT_OK(ask(CU_STREAM_LEGACY, (enum question)question));
+    }
+    EXPECT_OK(cuGraphExecDestroy(end_and_instantiate()));
+}
+
 CASE(the_default_stream_does_not_capture)
 {
     EXPECT_EQ(cuStreamBeginCapture(NULL, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);

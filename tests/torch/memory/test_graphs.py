@@ -460,3 +460,52 @@ def test_graphs_of_many_sizes_share_a_pool_beside_eager_work():
             assert holds(target, value)
     reserved = sum(s["total_size"] for s in torch.cuda.memory_snapshot(pool))
     assert 32 * MIB <= reserved <= 96 * MIB
+
+
+# --- streams that PyTorch has not seen before they are captured: an allocator may have to ask the driver about them
+
+
+def foreign_stream():
+    """A stream that is not of PyTorch's pools."""
+    handle = ctypes.c_void_p()
+    assert ctypes.CDLL("libcudart.so.13").cudaStreamCreateWithFlags(ctypes.byref(handle), 1) == 0
+    return torch.cuda.ExternalStream(handle.value)
+
+
+@pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
+@pytest.mark.parametrize("make", [torch.cuda.Stream, foreign_stream])
+def test_a_new_stream_joins_a_capture(make, mode):
+    """The id of a stream must not be asked for while it is captured: the driver of a real card ends the capture then."""
+    source, first, joined = filled(MIB, 4), make(), make()
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=first, capture_error_mode=mode):
+        a = source.clone()
+        joined.wait_stream(first)
+        with torch.cuda.stream(joined):
+            b = a.clone()
+            a.record_stream(joined)
+            c = b.clone()
+            del b
+            d = c.clone()
+        first.wait_stream(joined)
+        d.record_stream(first)
+        target = d.clone()
+    fill(source, 7)
+    graph.replay()
+    assert holds(target, 7) and holds(a, 7) and holds(c, 7)
+    graph.reset()
+
+
+def test_a_copy_from_pinned_memory_on_a_new_stream_of_a_capture():
+    source, target, first, joined = pinned(MIB, 2), block(MIB), foreign_stream(), foreign_stream()
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=first):
+        joined.wait_stream(first)
+        with torch.cuda.stream(joined):
+            target.copy_(source, non_blocking=True)
+        first.wait_stream(joined)
+    graph.replay()
+    assert holds(target, 2)
+    graph.reset()

@@ -270,6 +270,8 @@ def test_the_fraction_is_what_was_set():
     torch.cuda.set_per_process_memory_fraction(0.25)
     assert torch.cuda.get_per_process_memory_fraction() == pytest.approx(0.25)
     assert torch.cuda.get_per_process_memory_fraction(1) == 1.0
+    torch.cuda.set_per_process_memory_fraction(0.0)
+    assert torch.cuda.get_per_process_memory_fraction() == 0.0
 
 
 def test_the_fraction_is_a_limit():
