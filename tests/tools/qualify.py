@@ -107,6 +107,7 @@ class Qualify(unittest.TestCase):
         notes = {row["name"]: row["note"] for row in self.judged("capacity:8GiB")["experiments"]}
         self.assertIn("CAPTURE_UNSUPPORTED; the capture is invalid", notes["capture_fence"])
         self.assertIn("CAPTURED_EVENT; the capture is invalid", notes["capture_event"])
+        self.assertIn("CAPTURE_UNSUPPORTED; the capture is invalid", notes["capture_id"])
 
     def test_it_gives_back_what_it_took(self):
         done = qualify("capacity:8GiB", "--seconds", "0")

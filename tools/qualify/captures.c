@@ -92,3 +92,34 @@ enum outcome experiment_capture_fence(struct card *card)
     tell(card, "cuCtxRecordEvent", answer, ended);
     return HOLDS;
 }
+
+enum outcome experiment_capture_status(struct card *card)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    CUstreamCaptureMode mode;
+    CUresult ended;
+    TRY(begin(card, &mode));
+    CUresult answer = card->d->cuStreamIsCapturing(card->streams[0], &status);
+    TRY(end(card, &mode, &ended));
+    if (!answer && status != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+        card_note(card, "cuStreamIsCapturing says of a captured stream that it is not");
+        return FAILS;
+    }
+    return answer || ended ? card_failed(card, answer ? "cuStreamIsCapturing" : "cuStreamEndCapture", answer ? answer : ended) : HOLDS;
+}
+
+enum outcome experiment_capture_id(struct card *card)
+{
+    unsigned long long id;
+    CUstreamCaptureMode mode;
+    CUresult ended;
+    if (!card->d->cuStreamGetId) {
+        card_note(card, "streams have no ids before CUDA 12.0");
+        return ABSENT;
+    }
+    TRY(begin(card, &mode));
+    CUresult answer = card->d->cuStreamGetId(card->streams[0], &id);
+    TRY(end(card, &mode, &ended));
+    tell(card, "cuStreamGetId", answer, ended);
+    return HOLDS;
+}
