@@ -1,5 +1,5 @@
 /*
- * budget.c: may free pages move, or are new ones created instead? And does the pool waste memory?
+ * budget.c: may free pages move, or are new ones created instead? And does the pool waste memory, or fray?
  *
  * A page that moves takes driver time now. A page that is created instead takes driver time, too, again when it is given back, and memory in between.
  * So a budget for moving is twice the driver time that the pool's new pages have taken so far, a tenth of a second, and a sixth of harvest_budget
@@ -26,6 +26,7 @@
 #define BUDGETS_MAX  6             /* chosen, as the next: by recorded programs and programs of random sizes under the prices of two cards */
 #define SLACK_SHARE  8             /* chosen, as the next: no recorded program comes near; a smaller pool is no matter */
 #define SLACK_PAGES  16ull          /* middle ones */
+#define FRAY_SHARE   56            /* chosen: docs/design.md, section 11 */
 #define REGIONS_A_LOOK 256         /* chosen: some ten microseconds */
 #define WASTE_STEP   0.01          /* what a further budget is worth, as a part of what was live */
 
@@ -116,7 +117,13 @@ static bool held_by_blocks(cenote_pool *pool, uint64_t *held)
 /*
  * Do blocks hold an eighth more, and some pages, than was ever live at one time? Then small blocks outlive large ones beside them and hold a page
  * each. From here on more of them go to heaps of their own (arena.c), and any hole serves any block (attempt.c). A program whose blocks fit together
- * keeps its layout. What went apart holds little, so the pool would soon be below that again: it has to fall to half of it. LOCKING: the pool's lock.
+ * keeps its layout. What went apart holds little, so the pool would soon be below that again: it has to fall to half of it.
+ *
+ * And does the pool fray: do blocks hold more than a 56th of that need beside what is live or pending now? A page under the end of a block is held
+ * whole. The further the device is behind, the more free ranges there are that end so, for a slot whose page moved in flight takes no other yet.
+ * Smaller pages lose less there (units.c). Only a pool that makes middle pages is asked: in a larger one small pages gain less than they cost.
+ *
+ * LOCKING: the pool's lock.
  */
 void budget_look(cenote_pool *pool)
 {
@@ -124,9 +131,11 @@ void budget_look(cenote_pool *pool)
     uint64_t slack = need / SLACK_SHARE + (SLACK_PAGES << pool->store.pages.shifts[GRADE_MIDDLE]);
     uint64_t most = need + pending + (pool->remap.wastes ? slack / 2 : slack);
     uint64_t held = pool->store.pages.reserved;
-    if (held > most && !held_by_blocks(pool, &held))
+    bool is_middle = units_are_middle(pool, need);
+    if ((held > most || is_middle) && !held_by_blocks(pool, &held))
         return;
     pool->remap.wastes = held > most;
+    pool->remap.frays = is_middle && held > pool->account.stats.active.current + need / FRAY_SHARE;
     pool->remap.counted = 0;
     pool->remap.counted_free = 0;
 }

@@ -3,9 +3,9 @@
  *
  *     a fill: planned ---> created ---> mapped ---> published, all in one hold of the turn
  *
- * OWNERS: attempt.c; budget.c has the times, `need`, `wastes` and what it counted; aliases.c has `drop_above`. watch.c and policy/churn.c read the
- * fill while it is under way, place.c whether the pool wastes.
- * LOCKING: the turn; `need` and `wastes` change with the pool's lock, and may be read with it alone.
+ * OWNERS: attempt.c; budget.c has the times, `need`, `wastes`, `frays` and what it counted; aliases.c has `drop_above`. watch.c and policy/churn.c
+ * read the fill while it is under way, place.c whether the pool wastes, units.c whether it frays.
+ * LOCKING: the turn; `need`, `wastes` and `frays` change with the pool's lock, and may be read with it alone.
  */
 #ifndef CENOTE_POOL_REMAP_H
 #define CENOTE_POOL_REMAP_H
@@ -25,6 +25,7 @@ struct remap {
     uint64_t       owed;            /* bytes created in place of other sizes, for which nothing has gone: less than the largest page */
     uint64_t       need;            /* the most bytes that were ever live at one time, as far as the slow path has seen */
     bool           wastes;          /* blocks hold many pages beside what they are: heaps for small blocks, and any hole, serve more */
+    bool           frays;           /* blocks hold too much beside what they are for middle pages: it makes small ones */
     uint32_t       counted;         /* budget_look has counted the regions below this number, */
     uint64_t       counted_free;    /* and so many bytes of free pages in them */
     uint64_t       drop_above;      /* mappings of the device at which aliases.c tries again; 0: at the cap */
@@ -50,6 +51,7 @@ struct units_turn {
     uint32_t       grade;           /* of this grade */
 };
 uint32_t units_grade(const cenote_pool *pool, const struct heap *h, uint64_t need, uint64_t more);
+bool     units_are_middle(const cenote_pool *pool, uint64_t need);
 uint32_t units_top(const cenote_pool *pool);
 bool     units_choose(cenote_pool *pool, const struct requester *who, struct place *place, uint32_t grade, uint64_t news, struct units_turn *turn);
 bool     units_loosen(cenote_pool *pool, const struct units_turn *turn);

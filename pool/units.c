@@ -3,9 +3,9 @@
  *
  * A small page loses less to a block that ends on it, and a call of the driver costs as much for it as for a large one. So a pool begins with small
  * pages, and makes those of the next GRADE once it has needed as much as units_grade_pages of them hold, in heaps that have needed an eighth of
- * that. Pages that are there already are used first, whatever their size: where free pages of one grade are too few, units take those of another.
- * Otherwise what the pool held in small pages when it grew large would be lost. And if memory is short and nothing else helps, a piece that has one
- * page and of which the place takes a part takes smaller ones.
+ * that. Instead of middle pages it makes small ones while it frays (budget.c). Pages that are there already are used first, whatever their size:
+ * where free pages of one grade are too few, units take those of another. Otherwise what the pool held in small pages when it grew large would be
+ * lost. And if memory is short and nothing else helps, a piece that has one page and of which the place takes a part takes smaller ones.
  *
  * A PIECE is a unit, which may take one large page, or a cell of a unit that has none:
  *
@@ -227,7 +227,14 @@ uint32_t units_grade(const cenote_pool *pool, const struct heap *h, uint64_t nee
     uint32_t grade = GRADE_LARGE;
     while (grade && (need <= (uint64_t)units_grade_pages << s->shifts[grade] || held < (uint64_t)units_grade_pages / HEAP_SHARE << s->shifts[grade]))
         grade--;
-    return grade;
+    return grade == GRADE_MIDDLE && pool->remap.frays ? GRADE_SMALL : grade;
+}
+
+/* Does a pool that has needed so much make middle pages, where its heaps have needed enough? */
+bool units_are_middle(const cenote_pool *pool, uint64_t need)
+{
+    const uint32_t *shifts = pool->store.pages.shifts;
+    return need > (uint64_t)units_grade_pages << shifts[GRADE_MIDDLE] && need <= (uint64_t)units_grade_pages << shifts[GRADE_LARGE];
 }
 
 /* The largest grade of which the pool has pages. */

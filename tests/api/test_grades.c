@@ -79,6 +79,26 @@ CASE(a_heap_that_needs_little_has_small_pages_in_a_large_pool)
     empty(&scene);
 }
 
+/* Two of four MiB of the last page are in no block. Once another block fills them the pool makes middle pages again. */
+CASE(a_pool_that_frays_makes_small_pages_instead_of_middle_ones)
+{
+    struct scene scene;
+    open_with(&scene, "");
+    struct held first = take(&scene, 4, 5 * MIDDLE, A), second = take(&scene, 4, 2 * MIB, A);
+    EXPECT_EQ(in_pages(&scene, GRADE_MIDDLE), 6 * MIDDLE);
+    struct held third = take(&scene, 4, 8 * MIB, A);
+    EXPECT_EQ(in_pages(&scene, GRADE_SMALL), 3 * SMALL);
+    EXPECT_EQ(reserved(&scene), 30 * MIB);
+    struct held fourth = take(&scene, 4, 10 * MIB, A);
+    EXPECT_EQ(in_pages(&scene, GRADE_MIDDLE), 8 * MIDDLE);
+    EXPECT_EQ(reserved(&scene), 40 * MIB);
+    give(&scene, &first);
+    give(&scene, &second);
+    give(&scene, &third);
+    give(&scene, &fourth);
+    empty(&scene);
+}
+
 /* No page is larger than what is missing. */
 CASE(under_shortage_small_pages_are_made)
 {

@@ -159,6 +159,46 @@ CASE(neither_spares_nor_blocks_that_wait_are_wasted)
     EXPECT(!pool.remap.wastes);
 }
 
+/* Beside what is live or pending now, as long as the pool makes middle pages: of 4 MiB, from 768 MiB to 3 GiB. */
+CASE(a_pool_of_middle_pages_frays_if_blocks_hold_more_than_they_are)
+{
+    reset(0.01);
+    pool.store.pages.shifts[GRADE_MIDDLE] = 22;
+    pool.store.pages.shifts[GRADE_LARGE] = 24;
+    pool.store.pages.reserved = NEED + NEED / 56;
+    budget_look(&pool);
+    EXPECT(!pool.remap.frays);
+    pool.store.pages.reserved++;
+    budget_look(&pool);
+    EXPECT(pool.remap.frays);
+    pool.store.pages.spare_bytes = 1;
+    budget_look(&pool);
+    EXPECT(!pool.remap.frays);
+    pool.account.stats.active.current = NEED - 1; /* less than it has needed, and as many pages are held */
+    budget_look(&pool);
+    EXPECT(pool.remap.frays);
+    pool.account.stats.active.current = NEED + 1; /* other streams use some */
+    budget_look(&pool);
+    EXPECT(!pool.remap.frays);
+}
+
+CASE(neither_a_small_pool_frays_nor_a_large_one)
+{
+    reset(0.01);
+    pool.store.pages.shifts[GRADE_MIDDLE] = 22;
+    pool.store.pages.shifts[GRADE_LARGE] = 24;
+    pool.store.pages.reserved = 2 * NEED;
+    budget_look(&pool);
+    EXPECT(pool.remap.frays);
+    pool.store.pages.shifts[GRADE_MIDDLE] = 23; /* what it needs are small pages */
+    budget_look(&pool);
+    EXPECT(!pool.remap.frays);
+    pool.store.pages.shifts[GRADE_MIDDLE] = 20; /* and large ones */
+    pool.store.pages.shifts[GRADE_LARGE] = 22;
+    budget_look(&pool);
+    EXPECT(!pool.remap.frays);
+}
+
 CASE(a_reset_of_the_peaks_makes_no_waste)
 {
     reset(0.01);
