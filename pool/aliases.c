@@ -20,8 +20,7 @@ bool aliases_may_go(const cenote_pool *pool, const struct region *r, uint32_t sl
     const struct page *p = r->page[slot] ? page_of(&pool->store.pages, r->page[slot]) : NULL;
     if (!p || p->leaving || p->fixed || p->pins || (!p->owner.region && !fence_has_passed(fences, p->freed, p->arena)))
         return false;
-    return !bit_is_set(r->busy, slot) && !bit_is_set(r->transit, slot) && !bit_is_set(r->broken, slot) &&
-           fence_has_passed(fences, r->freed[slot], r->arena);
+    return !bit_is_set(r->busy, slot) && !bit_is_set(r->transit, slot) && fence_has_passed(fences, r->freed[slot], r->arena);
 }
 
 /* The tick that about half of the aliases are not younger than; 0: there are none. LOCKING: the pool's lock. */
@@ -81,6 +80,19 @@ bool aliases_drop(cenote_pool *pool)
             any = (r->page[slot] && drop(pool, r, slot, age)) || any;
     }
     return any;
+}
+
+/*
+ * Memory is short: what the driver would not unmap when a fill failed is tried again. With aliases:off the page there moves nowhere else before that.
+ * Nothing during a capture.
+ */
+void aliases_mend(cenote_pool *pool)
+{
+    for (uint32_t number = 1; !atomic_load(&pool->config.device->captures) && number < pool->store.pages.regions.used; number++) {
+        struct region *r = region_of(&pool->store.pages, number);
+        for (uint32_t slot = 0; r && (slot = bits_next(r->broken, slot, r->slots, true)) < r->slots; slot++)
+            drop(pool, r, slot, UINT64_MAX);
+    }
 }
 
 /*

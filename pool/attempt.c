@@ -24,6 +24,14 @@ static enum attempt fail(struct climb *c, int error)
     return ATTEMPT_DONE;
 }
 
+/* How much memory is free, as the driver says. LOCKING: the turn. */
+void attempt_ask_driver(struct climb *c)
+{
+    size_t free = 0, total = 0;
+    uint64_t says = c->has_more || c->pool->config.device->driver->cuMemGetInfo(&free, &total) ? UINT64_MAX : free;
+    c->driver_has = c->has_more ? UINT64_MAX : c->overstated < says ? says - c->overstated : 0;
+}
+
 /* Bytes of new pages that come instead of moves: none under shortage, and none beyond `most`, which can be had. LOCKING: the pool's lock. */
 static uint64_t growth(const struct climb *c, uint64_t most)
 {
@@ -115,6 +123,24 @@ static bool has_exchanged(struct climb *c, uint64_t bytes)
 }
 
 /*
+ * The driver refused pages that it said it has: from now on in this climb as much less counts as it still says, so that free pages of other sizes go.
+ * True: that is news, and the next attempt differs. LOCKING: the pool's lock on entry and on return; not between.
+ */
+static bool has_overstated(struct climb *c)
+{
+    uint64_t before = c->overstated;
+    if (c->no_mapping)
+        return false;
+    lock_give(&c->pool->lock);
+    c->has_more = false;
+    c->overstated = 0;
+    attempt_ask_driver(c);
+    c->overstated = c->driver_has;
+    lock_take(&c->pool->lock);
+    return !before && c->overstated;
+}
+
+/*
  * The place has been planned for: the driver fills it. LOCKING: the pool's lock on entry and on return; not between.
  */
 static enum attempt fill_place(struct climb *c, const struct place *place)
@@ -137,6 +163,8 @@ static enum attempt fill_place(struct climb *c, const struct place *place)
         if (has_dropped_aliases(c))
             return ATTEMPT_AGAIN;
         if (has_no_order && !driver_result_is_sticky(result))
+            return ATTEMPT_AGAIN;
+        if (result == CUDA_ERROR_OUT_OF_MEMORY && has_overstated(c))
             return ATTEMPT_AGAIN;
         c->driver = result;
         return result == CUDA_ERROR_OUT_OF_MEMORY ? ATTEMPT_SHORT : ATTEMPT_DONE;
@@ -169,16 +197,10 @@ static uint32_t least_shift(const struct climb *c)
     return s->shifts[grade];
 }
 
-/* How much memory is free, as the driver says. LOCKING: the turn. */
-void attempt_ask_driver(struct climb *c)
-{
-    size_t free = 0, total = 0;
-    c->driver_has = c->has_more || c->pool->config.device->driver->cuMemGetInfo(&free, &total) ? UINT64_MAX : free;
-}
-
 /*
  * The driver says that it has less left than is missing. Some systems have more than they say: the driver is asked for all of it at once, so
- * that a refusal costs one call and not one for each page. It is asked again once less is missing, or more is left. LOCKING: the turn.
+ * that a refusal costs one call and not one for each page. It is asked again once less is missing, more is left, or pages went back to it, which its
+ * figure need not show. LOCKING: the turn.
  */
 bool attempt_has_more(struct climb *c, uint64_t bytes)
 {
@@ -187,7 +209,8 @@ bool attempt_has_more(struct climb *c, uint64_t bytes)
     CUmemAllocationProp prop = provider_page_prop(c->pool);
     uint64_t page = 1ull << c->pool->store.pages.shifts[GRADE_SMALL]; /* of the smallest that may be missing */
     bytes = (bytes + page - 1) & ~(page - 1);
-    if (c->refused && bytes >= c->refused && c->driver_has <= c->driver_had)
+    uint64_t released = c->pool->account.stats.pages_released; /* changes with the turn alone */
+    if (c->refused && bytes >= c->refused && c->driver_has <= c->driver_had && released == c->released)
         return false;
     CUresult result = t->cuMemCreate(&handle, bytes, &prop, 0);
     if (!result && t->cuMemRelease(handle))
@@ -195,6 +218,7 @@ bool attempt_has_more(struct climb *c, uint64_t bytes)
     c->has_more = result != CUDA_ERROR_OUT_OF_MEMORY;
     c->refused = bytes;
     c->driver_had = c->driver_has;
+    c->released = released;
     return c->has_more;
 }
 

@@ -25,9 +25,11 @@ struct climb {
     struct siblings       siblings;
     uint64_t              stir;     /* that of this pool and of its siblings when the last round began */
     uint64_t              driver_has;/* bytes that the driver says are free, UINT64_MAX: not asked, or it has more */
+    uint64_t              overstated;/* so many of them it does not give */
     bool                  has_more; /* than it says */
     uint64_t              refused;  /* bytes asked for in one piece and refused, 0: none, */
-    uint64_t              driver_had;/* and what it said was free then */
+    uint64_t              driver_had;/* and what it said was free then, */
+    uint64_t              released; /* and how many pages the pool had given back */
     bool                  no_loosening; /* aliases of units did not go when they were to: they stay */
     CUresult              no_mapping; /* what the driver said when the pages of the last fill were mapped */
     uint64_t              now;      /* when the attempt began, for the harvest budget */

@@ -323,6 +323,7 @@ bool recycle_oldest(cenote_pool *pool);
 bool aliases_may_go(const cenote_pool *pool, const struct region *r, uint32_t slot);
 bool aliases_drop(cenote_pool *pool);
 bool aliases_drop_at(cenote_pool *pool, struct region *r, uint32_t slot);
+void aliases_mend(cenote_pool *pool);
 void aliases_make_room(cenote_pool *pool, uint64_t more);
 
 #endif

@@ -67,11 +67,15 @@ static void make_way(struct climb *c)
         trim_to(pool, reserved > missing ? reserved - missing : 0, UINT64_MAX);
 }
 
-/* Returns memory that is free, but not free pages yet: pending blocks whose streams are done, empty slabs, free segments. */
+/*
+ * Returns memory that is free, but not free pages yet: pending blocks whose streams are done, pages that would not leave their slots, empty slabs,
+ * free segments.
+ */
 static void gather(struct climb *c)
 {
     cenote_pool *pool = c->pool;
     pending_poll(pool);
+    aliases_mend(pool);
     trim_flush(pool);
     trim_segments(pool);
     if (pool->config.provider == CENOTE_VMM && !provider_moves_pages(pool, c->arena))

@@ -57,7 +57,7 @@ struct region {
     uint64_t *home;                 /* the first in the chain of slots that map its page: where the page is counted */
     uint64_t *busy;                 /* lies under live bytes */
     uint64_t *transit;              /* its mapping is being changed, outside the lock */
-    uint64_t *broken;               /* the driver would not unmap it: nothing is put there until a trim has */
+    uint64_t *broken;               /* the driver would not unmap it: nothing is put there until it has */
 
     uint8_t  *span;                 /* one entry per cell: log2 of the slots that a page has there */
 

@@ -2,6 +2,7 @@
  * test_aliases.c: with aliases:off no page is mapped at two addresses at any time, and rule 3 holds all the same: a page that the device may
  * still use at its old place does not leave it. Not: mappings that go because there are too many (test_ceilings.c).
  */
+#include "driver/driver.h"
 #include "tests/api/scene.h"
 
 #define CARD (64 * MIB)
@@ -201,6 +202,29 @@ CASE(notices)
     EXPECT_EQ(mapped, books.mappings);
     DONE(cenote_pool_watch(scene.pool, NULL, NULL));
     scene_close(&scene);
+}
+
+/*
+ * The driver would not map a page, nor unmap those that it had mapped before. They have to leave their slots before another stream has them: under
+ * shortage the driver is asked again.
+ */
+CASE(pages_that_would_not_leave_their_slots)
+{
+    for (uint64_t call = 1; call < 64; call++) {
+        struct scene scene;
+        void *block = NULL;
+        open_with(&scene, "aliases:off,limit:16MiB");
+        REQUIRE(!cenote_alloc(scene.pool, PAGE, scene.stream[A], &block));
+        DONE(cenote_free(block));
+        fault_arm(NULL, call, CUDA_ERROR_UNKNOWN, true); /* no call works from this one on */
+        int error = cenote_alloc(scene.pool, 8 * PAGE, scene.stream[A], &block);
+        fault_disarm();
+        if (!error)
+            DONE(cenote_free(block));
+        EXPECT_EQ(cenote_alloc(scene.pool, 8 * PAGE, scene.stream[B], &block), CENOTE_OK);
+        DONE(cenote_free(block));
+        scene_close(&scene);
+    }
 }
 
 SCENES_MAIN("api: aliases")

@@ -4,7 +4,6 @@
  *
  * The clock of the card stands still unless something synchronises, so the time that has passed is the time that was waited.
  */
-#include "driver/device.h"
 #include "tests/api/scene.h"
 
 #define HOUR    (3600 * 1000 * MSEC)
@@ -210,42 +209,6 @@ CASE(without_fences_an_event_comes_first)
     EXPECT_EQ(cenote_alloc(scene.pool, 100 * MIB, scene.stream[A], &block), CENOTE_OK);
     EXPECT(sim_now() <= MSEC);
     DONE(cenote_free(block));
-    scene_close(&scene);
-}
-
-static const struct driver *real;
-
-/* Some systems have more than they say. */
-static CUresult say_less(size_t *left, size_t *total)
-{
-    CUresult result = real->cuMemGetInfo(left, total);
-    *left -= *left < 64 * MIB ? *left : 64 * MIB;
-    return result;
-}
-
-/* A request that was refused in one piece is tried again once less is missing, or more is left. */
-CASE(a_driver_that_says_less_than_it_has)
-{
-    struct scene scene;
-    struct driver liar;
-    void *block = NULL, *more = NULL, *again = NULL;
-    int error;
-    scene_open(&scene, 256 * MIB);
-    struct device *device = device_open(0, &error);
-    REQUIRE(device);
-    real = device->driver;
-    liar = *real;
-    liar.cuMemGetInfo = say_less;
-    device->driver = &liar;
-    REQUIRE(!cenote_alloc(scene.pool, 40 * MIB, scene.stream[A], &more));
-    REQUIRE(!cenote_alloc(scene.pool, 180 * MIB, scene.stream[B], &block));
-    DONE(sim_launch_wait(scene.stream[B], MSEC));
-    DONE(cenote_free(block));
-    DONE(cenote_free(more)); /* in flight, as the other: nothing is complete when the climb begins */
-    EXPECT_EQ(cenote_alloc(scene.pool, 240 * MIB, scene.stream[A], &again), CENOTE_OK);
-    DONE(cenote_free(again));
-    device->driver = real;
-    device_close(device);
     scene_close(&scene);
 }
 

@@ -1,0 +1,95 @@
+/*
+ * test_figures.c: a driver whose figure of what is free is not what it gives. A request is served all the same if the memory is there: rule 16 and
+ * section 6 of docs/design.md. Not: what is added up of the pool's own memory (test_sums.c).
+ */
+#include "driver/device.h"
+#include "tests/api/units.h"
+
+/* A driver whose figure of what is free is not what it gives. */
+static struct {
+    const struct driver *real;
+    struct driver        liar;
+    struct device       *device;
+    int64_t              more;
+} figure;
+
+static CUresult say_other(size_t *left, size_t *total)
+{
+    CUresult result = figure.real->cuMemGetInfo(left, total);
+    int64_t says = (int64_t)*left + figure.more;
+    *left = says < 0 ? 0 : (size_t)says;
+    return result;
+}
+
+static void begin_lying(int64_t more)
+{
+    int error;
+    figure.device = device_open(0, &error);
+    REQUIRE(figure.device);
+    figure.more = more;
+    figure.real = figure.device->driver;
+    figure.liar = *figure.real;
+    figure.liar.cuMemGetInfo = say_other;
+    figure.device->driver = &figure.liar;
+}
+
+static void end_lying(void)
+{
+    figure.device->driver = figure.real;
+    device_close(figure.device);
+}
+
+/* Some systems have more than they say. A request that was refused in one piece is tried again once less is missing, or more is left. */
+CASE(a_driver_that_says_less_than_it_has)
+{
+    struct scene scene;
+    void *block = NULL, *more = NULL, *again = NULL;
+    scene_open(&scene, 256 * MIB);
+    begin_lying(-64 * (int64_t)MIB);
+    REQUIRE(!cenote_alloc(scene.pool, 40 * MIB, scene.stream[A], &more));
+    REQUIRE(!cenote_alloc(scene.pool, 180 * MIB, scene.stream[B], &block));
+    DONE(sim_launch_wait(scene.stream[B], MSEC));
+    DONE(cenote_free(block));
+    DONE(cenote_free(more)); /* in flight, as the other: nothing is complete when the climb begins */
+    EXPECT_EQ(cenote_alloc(scene.pool, 240 * MIB, scene.stream[A], &again), CENOTE_OK);
+    DONE(cenote_free(again));
+    end_lying();
+    scene_close(&scene);
+}
+
+static void open_with_large_pages(struct scene *scene, size_t capacity, int64_t more, const char *conf)
+{
+    struct sim_shape shape = scene_card(capacity);
+    cenote_options options = units_options(16 * MIB, conf);
+    scene_open_with(scene, &shape, &options);
+    begin_lying(more);
+}
+
+/* The large page went back to make room for a small one, and the driver still says that it has nothing. */
+CASE(a_driver_that_never_says_that_it_has_something)
+{
+    struct scene scene;
+    void *block = NULL;
+    open_with_large_pages(&scene, 17 * MIB, -64 * (int64_t)MIB, "order:0");
+    struct held large = take(&scene, WIDE, 16 * MIB, A);
+    DONE(sim_launch_wait(scene.stream[A], MSEC));
+    held_give(&large); /* in flight: at first no page goes, and the driver refuses a small one */
+    EXPECT_EQ(cenote_alloc(scene.pool, 256 * KIB, scene.stream[B], &block), CENOTE_OK);
+    DONE(cenote_free(block));
+    end_lying();
+    units_end(&scene);
+}
+
+/* The third large page is refused. The two that came are too much for what is left, and one goes for small ones. */
+CASE(a_driver_that_says_more_than_it_has)
+{
+    struct scene scene;
+    open_with_large_pages(&scene, 46 * MIB, 2 * MIB, "");
+    struct held held = take(&scene, WIDE, 36 * MIB, A);
+    EXPECT(reserved(&scene) <= 46 * MIB);
+    give(&scene, &held);
+    end_lying();
+    units_end(&scene);
+}
+
+SCENES_MAIN("api: figures")
