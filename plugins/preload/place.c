@@ -24,6 +24,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,11 +117,13 @@ void place_give_event(struct place *p, CUevent event)
 static int make_pool(struct place *p, CUcontext context)
 {
     cenote_options options;
+    cenote_pool *pool = NULL;
     int error = cenote_options_default(&options);
     options.order = 0; /* memory of cuMemAlloc may be used on any stream at once */
     p->all_are_seen = options.announced;
     if (!error)
-        error = cenote_pool_create_in(context, &options, &p->pool);
+        error = cenote_pool_create_in(context, &options, &pool);
+    atomic_store(&p->pool, pool);
     if (!error)
         error = cenote_stream_set_immortal(p->pool, p->still);
     if (!error)
@@ -155,7 +158,8 @@ static void close_parts(struct place *p, bool has_ended, bool is_released)
         r->cuStreamDestroy_v2(p->mark);
     if (!is_released && place_is_primary(p))
         r->cuDevicePrimaryCtxRelease_v2(p->device);
-    memset(p, 0, sizeof *p);
+    atomic_store(&p->pool, NULL);
+    memset((char *)p + offsetof(struct place, number), 0, sizeof *p - offsetof(struct place, number));
 }
 
 /* The context is current, and kept. */

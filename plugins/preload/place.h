@@ -35,10 +35,10 @@ struct family {
 
 struct place {
     _Atomic(CUcontext)    context;     /* NULL: closed, or it closes. A primary one is retained by us, once */
-    CUcontext             inside;      /* the same, but it stays until the visitors have gone, who may call the driver */
-    int                   number;
+    _Atomic(cenote_pool *) pool;       /* threads that look for the place of a block read it of all places */
+    int                   number;      /* from here on of no meaning to threads that have nothing to do with the place */
     CUdevice              device;
-    cenote_pool          *pool;
+    CUcontext             inside;      /* as context, but it stays until the visitors have gone, who may call the driver */
     CUstream              still;       /* ours, and never given work: memory of its order is done with on the device */
     _Atomic(uint64_t)     still_id;    /* as blocks have it; 0: no block was taken on it yet */
     CUstream              mark;        /* ours, too; captures are announced for it (captures.c) */
