@@ -52,7 +52,7 @@ struct program {
     uint64_t         grade_pages;
     uint32_t         pools;
     unsigned         flags;     /* of the groups */
-    bool             immortal, granted;
+    bool             immortal, granted, refuses;
 
     struct scene     scene;
     cenote_pool     *pool[POOLS];
@@ -115,18 +115,26 @@ static uint64_t to_be_had(const struct program *p, cenote_pool *pool)
 static uint64_t most_lacking(const struct program *p, const struct operation *o)
 {
     uint64_t small = small_page(p), large = 1ull << p->pool[0]->store.pages.shifts[GRADE_LARGE];
-    if (o->grouped && p->flags & CENOTE_GROUP_WHOLE)
-        return up(o->bytes, up(o->bytes, small) <= 64 * small ? small : large);
+    if (o->grouped && p->flags & CENOTE_GROUP_WHOLE) {
+        const struct region *r = o->what == TAKE_AT ? addresses_find_for_certain(device_address(p->own[o->block].was)) : NULL;
+        return up(o->bytes, (r ? !r->unit_shift : up(o->bytes, small) <= 64 * small) ? small : large);
+    }
     bool is_slab = o->bytes <= CLASS_BYTES_MAX && !o->alignment;
     return up(is_slab ? slab_bytes(class_of(o->bytes)) : o->bytes, small) + (o->what == TAKE_AT || o->alignment ? small : 0);
+}
+
+/* The device is done with everything, and the pools see it. */
+static void look_anew(const struct program *p)
+{
+    DONE(cuCtxSynchronize());
+    for (uint32_t i = 0; i < p->pools; i++)
+        DONE(cenote_pool_trim(p->pool[i], UINT64_MAX, 0)); /* nothing goes */
 }
 
 /* Did the request have to fail? Blocks that waited for other streams are back by then, because it has waited for them. */
 static void judge_failure(struct program *p, const struct operation *o)
 {
-    DONE(cuCtxSynchronize());
-    for (uint32_t i = 0; i < p->pools; i++)
-        DONE(cenote_pool_trim(p->pool[i], UINT64_MAX, 0)); /* nothing goes */
+    look_anew(p);
     uint64_t had = to_be_had(p, p->pool[o->pool]), lacks = most_lacking(p, o);
     totals.failed++;
     totals.nearly += had + small_page(p) >= lacks;
@@ -166,11 +174,15 @@ static void take(struct program *p, const struct operation *o)
         refusals_begin(p->says);
         error = try_take(p, o, &at);
     }
+    if (error == CENOTE_BUSY && !p->refuses) { /* the device was not done with what lay there, and now it is */
+        look_anew(p);
+        error = try_take(p, o, &at);
+    }
     if (pool->limits.bytes && pool->store.pages.reserved > before && pool->store.pages.reserved > pool->limits.bytes)
         complain(p, "the pool", "it holds more than its limit");
     if (error == CENOTE_OUT_OF_MEMORY)
         judge_failure(p, o);
-    else if (error && (o->what != TAKE_AT || (error != CENOTE_BUSY && error != CENOTE_INVALID)))
+    else if (error && (o->what != TAKE_AT || (error != CENOTE_INVALID && !(error == CENOTE_BUSY && p->refuses)))) /* a block, or a broken slot */
         complain(p, "an error", cenote_message());
     if (error)
         return;
@@ -218,6 +230,8 @@ static void refuse(const struct operation *o)
     refusals.of[o->bytes].skip = o->skip;
     refusals.of[o->bytes].times = o->times;
     refusals.of[o->bytes].error = o->times % 2 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN;
+    if (o->bytes == REFUSE_ACCESS) /* nor can what was mapped before be undone */
+        refusals.of[REFUSE_UNMAP] = refusals.of[REFUSE_ACCESS], refusals.of[REFUSE_UNMAP].skip = 0;
 }
 
 static void run(struct program *p, const struct operation *o)
@@ -261,6 +275,7 @@ static void design(struct program *p)
     }
     p->immortal = pick(random, 8) == 0;
     p->granted = pick(random, 8) == 0 && !p->immortal;
+    p->refuses = pick(random, 4) == 0;
     p->pools = pick(random, 4) ? 1 : POOLS;
     p->flags = pick(random, 3) ? 0 : CENOTE_GROUP_WHOLE;
     p->says = pick(random, 4) ? 0 : (int64_t)ANY(random, 2, 16, 64, 1024) * (int64_t)MIB * (pick(random, 2) ? 1 : -1);
@@ -323,7 +338,6 @@ static void close_program(struct program *p)
 
 struct mood {
     uint32_t sizes, streams, left;  /* which sizes are asked for, by how many streams, and for how long */
-    bool     refuses;
 };
 
 static uint32_t pick_own(struct program *p, bool live)
@@ -371,7 +385,7 @@ static struct operation next_take(struct program *p, const struct mood *m, struc
 }
 
 /* Not a request. False: it is to be one. */
-static bool next_other(struct program *p, const struct mood *m, struct operation *o)
+static bool next_other(struct program *p, struct operation *o)
 {
     uint64_t *random = &p->random;
     switch (pick(random, 48)) {
@@ -395,7 +409,7 @@ static bool next_other(struct program *p, const struct mood *m, struct operation
         *o = (struct operation){REFUSE_CALL, .bytes = pick(random, REFUSALS), .skip = (uint32_t)pick(random, 4)};
         o->times = 1 + (uint32_t)pick(random, 4);
         o->times = o->bytes == REFUSE_RELEASE ? 1 : o->times; /* a handle that cannot be released twice in a row is lost */
-        return m->refuses;
+        return p->refuses;
     case 7:
         *o = (struct operation){LIMIT, .pool = o->pool, .bytes = p->shape.capacity / ANY(random, 2, 2, 3, 4) + ANY(random, 0, 4 * KIB)};
         return p->options.limit != 0;
@@ -418,10 +432,10 @@ static struct operation next(struct program *p, struct mood *m)
 {
     uint64_t *random = &p->random;
     if (!m->left--)
-        *m = (struct mood){(uint32_t)pick(random, 8), 1 + (uint32_t)pick(random, SCENE_STREAMS), 20 + (uint32_t)pick(random, 60), m->refuses};
+        *m = (struct mood){(uint32_t)pick(random, 8), 1 + (uint32_t)pick(random, SCENE_STREAMS), 20 + (uint32_t)pick(random, 60)};
     struct operation o = {.stream = (uint32_t)pick(random, m->streams), .pool = (uint32_t)pick(random, p->pools), .block = pick_own(p, true)};
     struct operation other = o;
-    if (next_other(p, m, &other))
+    if (next_other(p, &other))
         return other;
     uint64_t live = 0, most = p->options.limit ? (uint64_t)p->options.limit * p->pools : p->shape.capacity;
     for (uint32_t i = 0; i < p->pools; i++)
@@ -432,7 +446,7 @@ static struct operation next(struct program *p, struct mood *m)
 
 static void search(struct program *p)
 {
-    struct mood mood = {.streams = 1 + (uint32_t)pick(&p->random, SCENE_STREAMS), .refuses = pick(&p->random, 4) == 0};
+    struct mood mood = {.streams = 1 + (uint32_t)pick(&p->random, SCENE_STREAMS)};
     open_program(p);
     for (p->count = 0; p->count < OPERATIONS && !*p->why;) {
         struct operation o = next(p, &mood);
@@ -480,8 +494,8 @@ static void tell(const struct program *p)
             (unsigned long long)(p->shape.capacity / MIB), (unsigned long long)p->shape.granularity / 1024, (unsigned long long)p->shape.lag,
             p->shape.driver_version, (long long)(p->says / (int64_t)MIB), (unsigned long long)p->shape.mapping_ceiling,
             (unsigned long long)p->shape.handle_ceiling);
-    fprintf(stderr, "  %u pools, group flags %u, immortal %d, granted %d, units_grade_pages %llu\n", p->pools, p->flags, p->immortal, p->granted,
-            (unsigned long long)p->grade_pages);
+    fprintf(stderr, "  %u pools, group flags %u, immortal %d, granted %d, refuses %d, units_grade_pages %llu\n", p->pools, p->flags, p->immortal,
+            p->granted, p->refuses, (unsigned long long)p->grade_pages);
     fprintf(stderr, "  page_mib:%u,order:%u,harvest_budget:%g,aliases:%s,mappings:%llu,limit:%.0f,", o->page_mib, o->order, o->harvest_budget,
             o->aliases == CENOTE_ALIASES_ON ? "on" : "off", (unsigned long long)o->mappings, (double)o->limit);
     fprintf(stderr, "address_ratio:%u,trim_every:%u,decay_ms:%u,trim_above:%g\n", o->address_ratio, o->trim_every, o->decay_ms, o->trim_above);
