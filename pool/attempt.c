@@ -209,7 +209,7 @@ bool attempt_has_more(struct climb *c, uint64_t bytes)
     CUmemAllocationProp prop = provider_page_prop(c->pool);
     uint64_t page = 1ull << c->pool->store.pages.shifts[GRADE_SMALL]; /* of the smallest that may be missing */
     bytes = (bytes + page - 1) & ~(page - 1);
-    uint64_t released = c->pool->account.stats.pages_released; /* changes with the turn alone */
+    uint64_t released = c->pool->account.stats.pages_released + c->siblings.stir; /* changes with the turn alone */
     if (c->refused && bytes >= c->refused && c->driver_has <= c->driver_had && released == c->released)
         return false;
     CUresult result = t->cuMemCreate(&handle, bytes, &prop, 0);

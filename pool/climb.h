@@ -29,7 +29,7 @@ struct climb {
     bool                  has_more; /* than it says */
     uint64_t              refused;  /* bytes asked for in one piece and refused, 0: none, */
     uint64_t              driver_had;/* and what it said was free then, */
-    uint64_t              released; /* and how many pages the pool had given back */
+    uint64_t              released; /* and what the pool, or another of the device, had given back */
     bool                  no_loosening; /* aliases of units did not go when they were to: they stay */
     CUresult              no_mapping; /* what the driver said when the pages of the last fill were mapped */
     uint64_t              now;      /* when the attempt began, for the harvest budget */

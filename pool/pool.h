@@ -242,6 +242,7 @@ struct siblings {
     uint64_t live, cached;          /* bytes of their blocks, and what they hold beside */
     uint64_t stir;                  /* see siblings_stir */
     uint32_t pools;                 /* how many there are */
+    bool     unmap;                 /* the driver takes no more mappings: theirs go, too */
     uint32_t count;
     struct sibling {
         const cenote_pool *pool;

@@ -219,6 +219,7 @@ static bool climb_higher(struct climb *c, bool hopeless)
     lock_take(&pool->lock);
     pool->account.stats.retries += c->rung == RUNG_BUDGET;
     lock_give(&pool->lock);
+    c->siblings.unmap = c->no_mapping == CUDA_ERROR_OUT_OF_MEMORY;
     switch (c->rung) {
     case RUNG_BUDGET:
         c->rung = RUNG_HARVEST;

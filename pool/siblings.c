@@ -1,9 +1,9 @@
 /*
  * siblings.c: what the other pools of a device can give to an allocation that is short of memory.
  *
- * Each gives back what it has free as soon as the device is done with it. A pool that is short looks at all of them between two looks at
- * itself and waits for none, so that of all that may come back the first serves it (rule 16). What a sibling freed after the round began is not
- * waited for: its threads may go on for ever.
+ * Each gives back what it has free as soon as the device is done with it; if the driver takes no more mappings (rule 18), old aliases as well. A pool
+ * that is short looks at all of them between two looks at itself and waits for none, so that of all that may come back the first serves it (rule
+ * 16). What a sibling freed after the round began is not waited for: its threads may go on for ever.
  *
  *     siblings_poll:  asked ---> more came back ---> trimmed ---> its bytes are the device's
  *                       |  nothing came: what is left to wait for?
@@ -72,6 +72,8 @@ static enum awaited poll(struct siblings *s, cenote_pool *other, bool *came)
     enum awaited awaited = wait_look(other, sibling ? sibling->limit : 0, &result);
     if (!result && (!sibling || wait_came(other, &sibling->seen)))
         *came |= trim_free(other) != 0;
+    if (!result && s->unmap)
+        *came |= aliases_drop(other);
     turn_pause(other);
     if (sibling)
         sibling->awaited = awaited;

@@ -113,4 +113,25 @@ CASE(during_a_capture)
     scene_close(&scene);
 }
 
+/* The aliases of another pool's live pages go, too: the device counts them all. */
+CASE(aliases_of_another_pool)
+{
+    struct scene scene;
+    cenote_options options = scene_options();
+    cenote_pool *other = NULL;
+    struct held held, more;
+    open_with(&scene, SIM_QUIRK(MAPPING_CEILING), MOST, "limit:32MiB");
+    DONE(cenote_pool_create(0, &options, &other));
+    EXPECT(take_turns(&scene, 16 * PAGE, 6) > 26);
+    REQUIRE(held_take(&held, scene.pool, 16 * PAGE, scene.stream[A]));
+    EXPECT(held_take(&more, other, 14 * PAGE, scene.stream[B]));
+    EXPECT_EQ(scene_stats(other).ooms, 0);
+    held_give(&held);
+    if (more.at)
+        held_give(&more);
+    DONE(cuCtxSynchronize());
+    DONE(cenote_pool_destroy(other));
+    scene_close(&scene);
+}
+
 SCENES_MAIN("api: ceilings")

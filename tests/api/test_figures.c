@@ -80,6 +80,24 @@ CASE(a_driver_that_never_says_that_it_has_something)
     units_end(&scene);
 }
 
+/* The same, and what went back was another pool's. */
+CASE(another_pool_gives_back_and_the_driver_says_that_it_has_nothing)
+{
+    struct scene scene;
+    cenote_options options = scene_options();
+    cenote_pool *other = NULL;
+    void *block = NULL, *small = NULL;
+    open_with_large_pages(&scene, 17 * MIB, -64 * (int64_t)MIB, "");
+    DONE(cenote_pool_create(0, &options, &other));
+    REQUIRE(!cenote_alloc(other, 16 * MIB, scene.stream[A], &block));
+    DONE(cenote_free(block));
+    EXPECT_EQ(cenote_alloc(scene.pool, 256 * KIB, scene.stream[B], &small), CENOTE_OK);
+    DONE(cenote_free(small));
+    DONE(cenote_pool_destroy(other));
+    end_lying();
+    units_end(&scene);
+}
+
 /* The third large page is refused. The two that came are too much for what is left, and one goes for small ones. */
 CASE(a_driver_that_says_more_than_it_has)
 {
