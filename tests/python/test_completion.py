@@ -3,6 +3,7 @@ import importlib.machinery
 import importlib.util
 import os
 import pty
+import shlex
 import shutil
 import subprocess
 import time
@@ -15,6 +16,11 @@ from cenote import completion
 
 SHELLS = ROOT / "python/cenote/shells"
 SECONDS = 20
+
+
+def quoted(name):
+    """The file, as a word of any of the shells: the folder may have an apostrophe in its name."""
+    return shlex.quote(str(SHELLS / name))
 
 
 def test_the_files_are_those_of_the_parsers():
@@ -71,7 +77,7 @@ def test_a_tab_in_bash(tmp_path, typed, completed):
     (tmp_path / "script.py").touch()
     shell = Terminal("bash", "--norc", "--noprofile", "-i", folder=tmp_path)
     try:
-        shell.type(f". '{SHELLS / 'cenote.bash'}'; echo rea''dy\n")
+        shell.type(f". {quoted('cenote.bash')}; echo rea''dy\n")
         shell.wait_for("ready")
         shell.type(f"{typed}\x01: \x05; echo fin''ished\n")  # Ctrl-A and Ctrl-E: the line becomes one that does nothing
         shell.wait_for("finished")
@@ -87,7 +93,7 @@ def need(shell):
 
 def test_fish(tmp_path):
     need("fish")
-    asked = f"source '{SHELLS / 'cenote.fish'}'; complete -C 'cenote dry-run --unk'; complete -C 'cenote do'"
+    asked = f"source {quoted('cenote.fish')}; complete -C 'cenote dry-run --unk'; complete -C 'cenote do'"
     done = subprocess.run(["fish", "--no-config", "-c", asked], capture_output=True, text=True, timeout=60, env={**os.environ, "HOME": str(tmp_path)})
     assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["--unknown", "doctor"], done.stderr
 
@@ -96,7 +102,7 @@ def test_a_tab_in_zsh(tmp_path):
     need("zsh")
     shell = Terminal("zsh", "-f", "-i", folder=tmp_path)
     try:
-        shell.type(f"PS1=; bindkey -e; autoload -Uz compinit; compinit -u -D; eval \"$(cat '{SHELLS / 'cenote.zsh'}')\"; echo rea''dy\n")
+        shell.type(f"PS1=; bindkey -e; autoload -Uz compinit; compinit -u -D; eval \"$(cat {quoted('cenote.zsh')})\"; echo rea''dy\n")
         shell.wait_for("ready")
         shell.type("cenote dry-run --unk\t\x01: \x05; echo fin''ished\n")
         shell.wait_for("finished")
