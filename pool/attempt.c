@@ -216,7 +216,7 @@ bool attempt_has_more(struct climb *c, uint64_t bytes)
     if (!result && t->cuMemRelease(handle))
         t->cuMemRelease(handle); /* it would be lost: a refusal is asked for once more */
     c->has_more = result != CUDA_ERROR_OUT_OF_MEMORY;
-    c->refused = bytes;
+    c->refused = c->has_more ? c->refused : bytes;
     c->driver_had = c->driver_has;
     c->released = released;
     return c->has_more;

@@ -110,4 +110,26 @@ CASE(a_driver_that_says_more_than_it_has)
     units_end(&scene);
 }
 
+/*
+ * The place lacks the page of a large unit, of which it takes 10 MiB. What is missing the driver gives in one piece, but no large page: that is found
+ * after a wait. What it gave it did not refuse, and it is asked for small pages.
+ */
+CASE(a_driver_that_gives_what_is_missing_but_no_large_page)
+{
+    struct scene scene;
+    open_with_large_pages(&scene, 44 * MIB, -64 * (int64_t)MIB, "order:0");
+    struct held first = take(&scene, WIDE, 16 * MIB, A), gone = take(&scene, WIDE, 16 * MIB, A);
+    give(&scene, &gone);
+    struct held other = take(&scene, WIDE, 16 * MIB, B), small = take(&scene, SPLIT, 256 * KIB, C);
+    DONE(sim_launch_wait(scene.stream[C], MSEC));
+    held_give(&small);
+    struct held last = take(&scene, WIDE, 10 * MIB, A);
+    EXPECT(reserved(&scene) <= 44 * MIB);
+    give(&scene, &last);
+    give(&scene, &first);
+    give(&scene, &other);
+    end_lying();
+    units_end(&scene);
+}
+
 SCENES_MAIN("api: figures")
