@@ -123,12 +123,11 @@ static bool has_exchanged(struct climb *c, uint64_t bytes)
 }
 
 /*
- * The driver refused pages that it said it has: from now on in this climb as much less counts as it still says, so that free pages of other sizes go.
- * True: that is news, and the next attempt differs. LOCKING: the pool's lock on entry and on return; not between.
+ * The driver refused pages that it said it has, or was thought to have. From now on in this climb as much less counts as it still says, so that free
+ * pages of other sizes go. True: that is news, and the next attempt differs. LOCKING: the pool's lock on entry and on return; not between.
  */
-static bool has_overstated(struct climb *c)
+static bool is_news(struct climb *c)
 {
-    uint64_t before = c->overstated;
     if (c->no_mapping)
         return false;
     lock_give(&c->pool->lock);
@@ -137,7 +136,9 @@ static bool has_overstated(struct climb *c)
     attempt_ask_driver(c);
     c->overstated = c->driver_has;
     lock_take(&c->pool->lock);
-    return !before && c->overstated;
+    bool is_first = !c->knows;
+    c->knows = true;
+    return is_first;
 }
 
 /*
@@ -164,7 +165,7 @@ static enum attempt fill_place(struct climb *c, const struct place *place)
             return ATTEMPT_AGAIN;
         if (has_no_order && !driver_result_is_sticky(result))
             return ATTEMPT_AGAIN;
-        if (result == CUDA_ERROR_OUT_OF_MEMORY && has_overstated(c))
+        if (result == CUDA_ERROR_OUT_OF_MEMORY && is_news(c))
             return ATTEMPT_AGAIN;
         c->driver = result;
         return result == CUDA_ERROR_OUT_OF_MEMORY ? ATTEMPT_SHORT : ATTEMPT_DONE;
@@ -216,7 +217,7 @@ bool attempt_has_more(struct climb *c, uint64_t bytes)
     if (!result && t->cuMemRelease(handle))
         t->cuMemRelease(handle); /* it would be lost: a refusal is asked for once more */
     c->has_more = result != CUDA_ERROR_OUT_OF_MEMORY;
-    c->refused = bytes;
+    c->refused = c->has_more ? c->refused : bytes;
     c->driver_had = c->driver_has;
     c->released = released;
     return c->has_more;

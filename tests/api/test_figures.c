@@ -110,4 +110,55 @@ CASE(a_driver_that_says_more_than_it_has)
     units_end(&scene);
 }
 
+/*
+ * The place lacks the page of a large unit, of which it takes 10 MiB. What is missing the driver gives in one piece, but no large page: that is found
+ * after a wait. What it gave it did not refuse, and it is asked for small pages.
+ */
+CASE(a_driver_that_gives_what_is_missing_but_no_large_page)
+{
+    struct scene scene;
+    open_with_large_pages(&scene, 44 * MIB, -64 * (int64_t)MIB, "order:0");
+    struct held first = take(&scene, WIDE, 16 * MIB, A), gone = take(&scene, WIDE, 16 * MIB, A);
+    give(&scene, &gone);
+    struct held other = take(&scene, WIDE, 16 * MIB, B), small = take(&scene, SPLIT, 256 * KIB, C);
+    DONE(sim_launch_wait(scene.stream[C], MSEC));
+    held_give(&small);
+    struct held last = take(&scene, WIDE, 10 * MIB, A);
+    EXPECT(reserved(&scene) <= 44 * MIB);
+    give(&scene, &last);
+    give(&scene, &first);
+    give(&scene, &other);
+    end_lying();
+    units_end(&scene);
+}
+
+/* What is missing it gives in one piece; units would take a little more, which is found at the last attempt, when large pages are free. */
+CASE(a_driver_that_gives_what_is_missing_and_no_more)
+{
+    struct scene scene;
+    struct sim_shape shape = scene_card(134 * MIB);
+    cenote_options options = units_options(2 * MIB, "order:0");
+    cenote_group *group = NULL;
+    void *first = NULL, *block = NULL, *whole = NULL, *small = NULL, *last = NULL;
+    shape.granularity = 64 * KIB;
+    options.harvest_budget = 0;
+    units_grade_pages = 3;
+    scene_open_with(&scene, &shape, &options);
+    begin_lying(-16 * (int64_t)MIB);
+    DONE(cenote_group_create(scene.pool, "whole", CENOTE_GROUP_WHOLE, NULL, &group));
+    REQUIRE(!cenote_alloc(scene.pool, 100 * MIB, scene.stream[A], &first));
+    REQUIRE(!cenote_alloc(scene.pool, 20886224, scene.stream[A], &block));
+    DONE(cenote_free(first));
+    REQUIRE(!cenote_group_alloc(group, 28 * MIB, 512, scene.stream[A], &whole));
+    REQUIRE(!cenote_group_alloc(group, 1, 512, scene.stream[A], &small));
+    EXPECT_EQ(cenote_alloc(scene.pool, 687 * 128 * KIB, scene.stream[A], &last), CENOTE_OK); /* all that is to be had */
+    DONE(cenote_free(last));
+    DONE(cenote_free(small));
+    DONE(cenote_free(whole));
+    DONE(cenote_free(block));
+    DONE(cenote_group_destroy(group));
+    end_lying();
+    units_end(&scene);
+}
+
 SCENES_MAIN("api: figures")
