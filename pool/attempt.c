@@ -28,8 +28,9 @@ static enum attempt fail(struct climb *c, int error)
 void attempt_ask_driver(struct climb *c)
 {
     size_t free = 0, total = 0;
-    uint64_t says = c->has_more || c->pool->config.device->driver->cuMemGetInfo(&free, &total) ? UINT64_MAX : free;
-    c->driver_has = c->has_more ? UINT64_MAX : c->overstated < says ? says - c->overstated : 0;
+    uint64_t says = c->pool->config.device->driver->cuMemGetInfo(&free, &total) ? UINT64_MAX : free;
+    says -= c->overstated < says ? c->overstated : says;
+    c->driver_has = says > c->given ? says : c->given;
 }
 
 /* Bytes of new pages that come instead of moves: none under shortage, and none beyond `most`, which can be had. LOCKING: the pool's lock. */
@@ -123,22 +124,20 @@ static bool has_exchanged(struct climb *c, uint64_t bytes)
 }
 
 /*
- * The driver refused pages that it said it has, or was thought to have. From now on in this climb as much less counts as it still says, so that free
- * pages of other sizes go. True: that is news, and the next attempt differs. LOCKING: the pool's lock on entry and on return; not between.
+ * The driver refused pages that it said it has, or gave before. From now on in this climb as much less counts as it still says, so that free pages of
+ * other sizes go. True: that is news, and the next attempt differs. LOCKING: the pool's lock on entry and on return; not between.
  */
-static bool is_news(struct climb *c)
+static bool has_overstated(struct climb *c)
 {
+    uint64_t before = c->overstated;
     if (c->no_mapping)
         return false;
     lock_give(&c->pool->lock);
-    c->has_more = false;
-    c->overstated = 0;
+    c->given = c->overstated = 0;
     attempt_ask_driver(c);
     c->overstated = c->driver_has;
     lock_take(&c->pool->lock);
-    bool is_first = !c->knows;
-    c->knows = true;
-    return is_first;
+    return !before && c->overstated;
 }
 
 /*
@@ -165,7 +164,7 @@ static enum attempt fill_place(struct climb *c, const struct place *place)
             return ATTEMPT_AGAIN;
         if (has_no_order && !driver_result_is_sticky(result))
             return ATTEMPT_AGAIN;
-        if (result == CUDA_ERROR_OUT_OF_MEMORY && is_news(c))
+        if (result == CUDA_ERROR_OUT_OF_MEMORY && has_overstated(c))
             return ATTEMPT_AGAIN;
         c->driver = result;
         return result == CUDA_ERROR_OUT_OF_MEMORY ? ATTEMPT_SHORT : ATTEMPT_DONE;
@@ -216,11 +215,12 @@ bool attempt_has_more(struct climb *c, uint64_t bytes)
     CUresult result = t->cuMemCreate(&handle, bytes, &prop, 0);
     if (!result && t->cuMemRelease(handle))
         t->cuMemRelease(handle); /* it would be lost: a refusal is asked for once more */
-    c->has_more = result != CUDA_ERROR_OUT_OF_MEMORY;
-    c->refused = c->has_more ? c->refused : bytes;
+    bool has_more = result != CUDA_ERROR_OUT_OF_MEMORY;
+    c->given = !has_more ? 0 : result ? UINT64_MAX : bytes; /* an error that says nothing of memory: the attempt will meet it */
+    c->refused = has_more ? c->refused : bytes;
     c->driver_had = c->driver_has;
     c->released = released;
-    return c->has_more;
+    return has_more;
 }
 
 /* LOCKING: the pool's lock on entry and on return; not between. */

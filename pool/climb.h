@@ -24,10 +24,9 @@ struct climb {
     int                   rounds;   /* of RUNG_WAIT, and waits for addresses */
     struct siblings       siblings;
     uint64_t              stir;     /* that of this pool and of its siblings when the last round began */
-    uint64_t              driver_has;/* bytes that the driver says are free, UINT64_MAX: not asked, or it has more */
+    uint64_t              driver_has;/* bytes that the driver says are free, UINT64_MAX: not asked, or it does not say; */
     uint64_t              overstated;/* so many of them it does not give */
-    bool                  knows;    /* what is overstated: the driver has refused pages */
-    bool                  has_more; /* than it says */
+    uint64_t              given;    /* and so many it gives all the same, whatever it says: it was asked for them in one piece */
     uint64_t              refused;  /* bytes asked for in one piece and refused, 0: none, */
     uint64_t              driver_had;/* and what it said was free then, */
     uint64_t              released; /* and what the pool, or another of the device, had given back */
