@@ -108,11 +108,13 @@ static int default_key(cenote_pool *pool, struct device *d, CUstream stream, uin
 }
 
 /* Would the question for its id end a capture? Without a capture that was announced nothing is asked, as long as the program announces all. */
-static bool is_captured(const struct driver *t, CUstream stream)
+static CUresult ask_whether_captured(const struct driver *t, CUstream stream, bool *captured)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return t->cuStreamIsCapturing && (device_captures_are_open() || !touch_captures_are_announced()) &&
-           !t->cuStreamIsCapturing(stream, &status) && status != CU_STREAM_CAPTURE_STATUS_NONE;
+    bool may_be = t->cuStreamIsCapturing && (device_captures_are_open() || !touch_captures_are_announced());
+    CUresult result = may_be ? t->cuStreamIsCapturing(stream, &status) : CUDA_SUCCESS;
+    *captured = status != CU_STREAM_CAPTURE_STATUS_NONE;
+    return result;
 }
 
 uint64_t stream_key_while_captured(CUstream stream)
@@ -136,19 +138,23 @@ int stream_key(cenote_pool *pool, CUstream stream, uint64_t *key)
 {
     const struct driver *t = pool->config.device->driver;
     unsigned long long id;
-    if (is_default_handle(stream)) {
+    bool captured;
+    if (is_default_handle(stream))
         return default_key(pool, pool->config.device, stream, key);
-    } else if (find_immortal(pool, stream, key)) {
+    if (find_immortal(pool, stream, key))
         return CENOTE_OK;
-    } else if (!t->cuStreamGetId) {
+    if (!t->cuStreamGetId) {
         *key = KEY_HANDLE | (uint64_t)(uintptr_t)stream;
-    } else if (is_captured(t, stream)) {
+        return CENOTE_OK;
+    }
+    CHECK(lock_none_above(0));
+    CUresult result = ask_whether_captured(t, stream, &captured);
+    if (!result && captured) {
         *key = key_of_captured(pool, stream);
     } else {
-        CHECK(lock_none_above(0));
-        CUresult result = t->cuStreamGetId(stream, &id);
+        result = result ? result : t->cuStreamGetId(stream, &id);
         if (result && result != CUDA_ERROR_INVALID_HANDLE && result != CUDA_ERROR_INVALID_VALUE)
-            return pool_driver_error_of_any(pool, result, "cuStreamGetId");
+            return pool_driver_error_of_any(pool, result, "asking which stream it is");
         if (result)
             return no_stream(pool, stream, result);
         *key = id & (KEY_LEGACY - 1);
