@@ -107,14 +107,17 @@ static int default_key(cenote_pool *pool, struct device *d, CUstream stream, uin
     return result ? pool_driver_error_of_any(pool, result, "asking for the default stream") : CENOTE_OK;
 }
 
-/* Would the question for its id end a capture? Without a capture that was announced nothing is asked, as long as the program announces all. */
+/*
+ * Would the question for its id end a capture? Without a capture that was announced nothing is asked, as long as the program announces all. A stream
+ * of a context that is not current cannot be asked about here, and one of a lost context is in no capture unless an announced one is open.
+ */
 static CUresult ask_whether_captured(const struct driver *t, CUstream stream, bool *captured)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    bool may_be = t->cuStreamIsCapturing && (device_captures_are_open() || !touch_captures_are_announced());
+    bool open = device_captures_are_open(), may_be = t->cuStreamIsCapturing && (open || !touch_captures_are_announced());
     CUresult result = may_be ? t->cuStreamIsCapturing(stream, &status) : CUDA_SUCCESS;
     *captured = status != CU_STREAM_CAPTURE_STATUS_NONE;
-    return result;
+    return result == CUDA_ERROR_INVALID_CONTEXT || (driver_result_is_sticky(result) && !open) ? CUDA_SUCCESS : result;
 }
 
 uint64_t stream_key_while_captured(CUstream stream)
