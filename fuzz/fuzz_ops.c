@@ -241,9 +241,13 @@ static void op_synchronise(struct world *w)
 
 static void retire(struct world *w, int device, int stream)
 {
-    for (int i = 0; i < POOLS; i++)
-        if (w->pool[i].pool && w->pool[i].device == device)
-            JUDGE(world_excuses(w, cenote_stream_retire(w->pool[i].pool, w->device[device].stream[stream])));
+    for (int i = 0; i < POOLS; i++) {
+        if (!w->pool[i].pool || w->pool[i].device != device)
+            continue;
+        int error = cenote_stream_retire(w->pool[i].pool, w->device[device].stream[stream]);
+        bool captured = is_taken(w, i, stream); /* for another pool: which stream it is cannot be asked */
+        JUDGE((captured && error == CENOTE_BUSY) || world_excuses(w, error));
+    }
 }
 
 /*
