@@ -6,23 +6,26 @@
  */
 #include "sim/order/stream.h"
 
-/* Seen on an H100, driver 580.159: in every mode, whether the stream began the capture or joined it. Its context and priority may be asked for. */
-static CUresult forbidden_in_capture(struct stream *s, const char *call)
+/*
+ * Seen on an H100, driver 580.159: in every mode, whether the stream began the capture or joined it. Its context and priority may be asked for. NULL
+ * for `call`: such a question.
+ */
+static CUresult check_capture(struct stream *s, const char *call)
 {
-    return s->capture ? capture_spoil(s, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, call) : CUDA_SUCCESS;
+    return call && s->capture ? capture_spoil(s, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, call) : CUDA_SUCCESS;
 }
 
 /* The stream of a question whose answer goes to `answer`. */
-static CUresult find_for(CUstream handle, const void *answer, struct stream **s)
+static CUresult find_for(CUstream handle, const void *answer, const char *call, struct stream **s)
 {
     CUresult result = stream_find(handle, s);
-    return !result && !answer ? CUDA_ERROR_INVALID_VALUE : result;
+    return result ? result : answer ? check_capture(*s, call) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult stream_context(CUstream handle, CUcontext *context)
 {
     struct stream *s;
-    CUresult result = find_for(handle, context, &s);
+    CUresult result = find_for(handle, context, NULL, &s);
     if (!result)
         *context = slots_handle(&model.contexts, stream_part(s));
     return result;
@@ -32,7 +35,7 @@ CUresult stream_context(CUstream handle, CUcontext *context)
 CUresult stream_contexts(CUstream handle, CUcontext *context, CUgreenCtx *green)
 {
     struct stream *s;
-    CUresult result = find_for(handle, context && green ? context : NULL, &s);
+    CUresult result = find_for(handle, context && green ? context : NULL, NULL, &s);
     if (result)
         return result;
     *context = slots_handle(&model.contexts, s->context);
@@ -43,9 +46,7 @@ CUresult stream_contexts(CUstream handle, CUcontext *context, CUgreenCtx *green)
 CUresult stream_device(CUstream handle, CUdevice *device)
 {
     struct stream *s;
-    CUresult result = find_for(handle, device, &s);
-    if (!result)
-        result = forbidden_in_capture(s, "cuStreamGetDevice");
+    CUresult result = find_for(handle, device, "cuStreamGetDevice", &s);
     if (!result)
         *device = context_at(s->context)->device;
     return result;
@@ -54,9 +55,7 @@ CUresult stream_device(CUstream handle, CUdevice *device)
 CUresult stream_flags(CUstream handle, unsigned *flags)
 {
     struct stream *s;
-    CUresult result = find_for(handle, flags, &s);
-    if (!result)
-        result = forbidden_in_capture(s, "cuStreamGetFlags");
+    CUresult result = find_for(handle, flags, "cuStreamGetFlags", &s);
     if (!result)
         *flags = s->flags;
     return result;
@@ -65,7 +64,7 @@ CUresult stream_flags(CUstream handle, unsigned *flags)
 CUresult stream_priority(CUstream handle, int *priority)
 {
     struct stream *s;
-    CUresult result = find_for(handle, priority, &s);
+    CUresult result = find_for(handle, priority, NULL, &s);
     if (!result)
         *priority = s->priority;
     return result;
@@ -88,7 +87,7 @@ static CUresult stream_id_slow(CUstream handle, unsigned long long *id)
     model_lock();
     CUresult result = stream_find(handle, &s);
     if (!result)
-        result = forbidden_in_capture(s, "cuStreamGetId");
+        result = check_capture(s, "cuStreamGetId");
     if (!result)
         result = give_id(id, stream_unique(s));
     model_unlock();
