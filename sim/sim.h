@@ -99,7 +99,7 @@ struct sim_books {
     uint64_t streams;         /* created and not destroyed */
     uint64_t contexts;        /* sum of retain counts */
     uint64_t kernels;         /* empty kernels put on streams, by launches and by replays of graphs */
-    uint64_t calls;           /* driver calls of any kind */
+    uint64_t calls;           /* driver calls of any kind; what another thread called without the lock is added with its next other call */
     uint64_t cost_ns;         /* modelled cost of all calls so far, see cost.def */
     uint64_t violations;      /* uses that CUDA calls undefined or refuses; not what a correct program expects (out of memory, not ready) */
 };

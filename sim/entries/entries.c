@@ -22,9 +22,6 @@ enum in_capture { SAFE, UNSAFE };
 #define NAP_MAX 1000000u
 #define NAPS_TO_MAX 7u
 
-/* Calls that take no lock are counted apart. */
-static _Atomic uint64_t unlocked_calls;
-
 /* One per exported function; the cost is looked up at the first call. */
 struct entry {
     const char     *name;
@@ -33,9 +30,17 @@ struct entry {
     int             cost;   /* -1: not looked up */
 };
 
+/* Calls of a thread that took no lock join the others with its next call that takes it. */
+static uint64_t take_unlocked(struct thread *t)
+{
+    uint64_t calls = t->unlocked_calls;
+    t->unlocked_calls = 0;
+    return calls;
+}
+
 uint64_t entries_calls(void)
 {
-    return model.books.calls + atomic_load(&unlocked_calls);
+    return model.books.calls += take_unlocked(model_thread());
 }
 
 static CUresult check(const struct entry *e)
@@ -66,7 +71,7 @@ static CUresult call_begin(struct entry *e)
     model_lock();
     if (e->cost < 0)
         e->cost = (int)cost_find(e->name);
-    model.books.calls++;
+    model.books.calls += 1 + take_unlocked(model_thread());
     cost_charge_call((enum cost_call)e->cost);
     CUresult result = check(e);
     if (result)
@@ -112,16 +117,6 @@ static CUresult call_end(const struct entry *e, CUresult result)
     model_unlock();
     cost_spend();
     return result;
-}
-
-static void count_unlocked(void)
-{
-    atomic_fetch_add_explicit(&unlocked_calls, 1, memory_order_relaxed);
-}
-
-void entries_reset(void)
-{
-    atomic_store(&unlocked_calls, 0);
 }
 
 /* --- the table for cuGetProcAddress. Only addresses count, also of what CUDA calls deprecated. */
@@ -187,7 +182,7 @@ static CUresult find_1(const char *symbol, void **function, int version, cuuint6
     CUresult gone = model_gone();                                              \
     if (gone)                                                                  \
         return gone;                                                           \
-    count_unlocked();                                                          \
+    model_thread()->unlocked_calls++;                                          \
     return function arguments
 
 #define ALIAS(name, symbol, since)

@@ -53,6 +53,5 @@ CUresult lookup_find(const struct entry_address *table, size_t count, const char
 
 /* --- entries.c */
 uint64_t entries_calls(void);              /* driver calls since the reset */
-void     entries_reset(void);              /* none */
 
 #endif

@@ -72,7 +72,6 @@ void start_with(const struct sim_shape *shape)
     pools_reset();
     pool_places_reset();
     lookup_reset();
-    entries_reset();
 }
 
 void start_from_environment(void)

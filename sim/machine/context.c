@@ -119,14 +119,14 @@ CUresult context_set(CUcontext context)
 
 CUresult context_get(CUcontext *context)
 {
-    if (model_thread()->in_host_function)
+    const struct thread *t = model_thread();
+    if (t->in_host_function)
         return model_refuse_call("cuCtxGetCurrent");
     if (!atomic_load_explicit(&model.initialised, memory_order_relaxed))
         return CUDA_ERROR_NOT_INITIALIZED;
     if (!context)
         return CUDA_ERROR_INVALID_VALUE;
-    uint32_t number = context_top();
-    *context = number ? slots_handle(&model.contexts, number) : NULL;
+    *context = t->depth ? slots_handle(&model.contexts, t->stack[t->depth - 1]) : NULL;
     return CUDA_SUCCESS;
 }
 

@@ -58,8 +58,10 @@ static void thread_exit(void *arg)
     if (atomic_load(&forked))
         return;
     pthread_mutex_lock(&lock);
-    if (t->epoch == atomic_load(&model.epoch))
+    if (t->epoch == atomic_load(&model.epoch)) {
+        model.books.calls += t->unlocked_calls;
         hooks->thread_ends(t->number);
+    }
     pthread_mutex_unlock(&lock);
 }
 
@@ -183,6 +185,7 @@ struct thread *model_thread(void)
         memset(t->own, 0, sizeof t->own);
         t->in_host_function = false;
         t->naps = 0;
+        t->unlocked_calls = 0;
     }
     return t;
 }

@@ -69,6 +69,7 @@ struct thread {
     uint64_t            number;         /* from 1, unique */
     struct own_stream   own[OWN_STREAMS_MAX];
     bool                in_host_function;
+    uint64_t            unlocked_calls; /* its calls that took no lock, which are not in the books yet */
     uint32_t            naps;           /* of its call, for another process */
     uint32_t            polls;          /* questions after events that were not done, since it last put work on a stream */
     uint64_t            polled_for;     /* the first moment at which one of those will be done */

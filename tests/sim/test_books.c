@@ -1,5 +1,6 @@
 /* test_books.c: the books of the simulated device: what they count, and that a reset clears them. */
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -62,6 +63,23 @@ CASE(calls_are_counted_with_those_that_take_no_lock)
         EXPECT_OK(cuStreamGetId(NULL, &id));
     EXPECT_OK(cuCtxSynchronize());
     EXPECT_EQ(simulated_books().calls - calls, 11);
+}
+
+static void *ask_ten_times(void *unused)
+{
+    unsigned long long id;
+    for (int i = 0; i < 10; i++)
+        cuStreamGetId(NULL, &id);
+    return unused;
+}
+
+CASE(calls_of_a_thread_that_took_no_lock_are_counted_when_it_ends)
+{
+    pthread_t thread;
+    uint64_t calls = simulated_books().calls;
+    REQUIRE_EQ(pthread_create(&thread, NULL, ask_ten_times, NULL), 0);
+    REQUIRE_EQ(pthread_join(thread, NULL), 0);
+    EXPECT_EQ(simulated_books().calls - calls, 10);
 }
 
 CASE(cost_follows_handles_not_bytes)
