@@ -121,6 +121,32 @@ CASE(segments_that_the_driver_refuses)
     close_pair(&p);
 }
 
+/* It is imported for two pools: it stays until the first of them goes, however often it was closed, and goes with that one. */
+CASE(an_import_ends_with_its_pool)
+{
+    struct pair p;
+    cenote_share share;
+    cenote_pool *first, *second;
+    uint64_t there;
+    void *here, *again, *start;
+    size_t size;
+    open_pair(&p);
+    DONE(other_take(&p.other, 5 * MIB, 7, &share, &there));
+    DONE(cenote_pool_create_in(p.scene.context, NULL, &first));
+    DONE(cenote_pool_create_in(p.scene.context, NULL, &second));
+    DONE(cenote_pool_import(first, &share, sizeof share, &here));
+    DONE(cenote_pool_import(second, &share, sizeof share, &again));
+    EXPECT_EQ(again, here);
+    DONE(cenote_pool_destroy(second));
+    DONE(cenote_import_range(here, &start, &size));
+    EXPECT_EQ(differ(here, 7, 5 * MIB), 0);
+    DONE(cenote_pool_destroy(first));
+    EXPECT_EQ(cenote_import_range(here, &start, &size), CENOTE_NOT_OURS);
+    EXPECT_EQ(cenote_import_close(here), CENOTE_NOT_OURS);
+    EXPECT_EQ(books().mappings, 0);
+    close_pair(&p);
+}
+
 static pthread_barrier_t both_open;
 static const struct driver *below;
 static struct driver above;
