@@ -138,7 +138,9 @@ CASE(an_import_ends_with_its_pool)
     DONE(cenote_pool_import(second, &share, sizeof share, &again));
     EXPECT_EQ(again, here);
     DONE(cenote_pool_destroy(second));
-    DONE(cenote_import_range(here, &start, &size));
+    DONE(cenote_import_range((char *)here + MIB, &start, &size));
+    EXPECT_EQ(start, here);
+    EXPECT_EQ(size, 5 * MIB);
     EXPECT_EQ(differ(here, 7, 5 * MIB), 0);
     DONE(cenote_pool_destroy(first));
     EXPECT_EQ(cenote_import_range(here, &start, &size), CENOTE_NOT_OURS);
