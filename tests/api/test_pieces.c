@@ -200,28 +200,6 @@ CASE(an_address_that_is_none)
     scene_close(&scene);
 }
 
-/* No earlier block of that size lay there: that is no shortage, which would be counted and explained, whatever the size. */
-CASE(an_address_for_more_than_the_device_has)
-{
-    struct scene scene;
-    struct held a, b;
-    cenote_stats stats;
-    scene_open(&scene, CARD);
-    REQUIRE(held_take(&a, scene.pool, 6 * MIB, scene.stream[A]));
-    REQUIRE(held_take(&b, scene.pool, 6 * MIB, scene.stream[A]));
-    char *at = a.at;
-    held_give(&a);
-    EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, at, CARD - MIB, scene.stream[A]), CENOTE_INVALID); /* with another block live: too much */
-    EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, at, CARD + MIB, scene.stream[A]), CENOTE_INVALID);
-    EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, at, 1ull << 45, scene.stream[A]), CENOTE_INVALID);
-    EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, at, SIZE_MAX / 2, scene.stream[A]), CENOTE_INVALID);
-    EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, at, SIZE_MAX, scene.stream[A]), CENOTE_INVALID);
-    DONE(cenote_pool_stats(scene.pool, &stats));
-    EXPECT_EQ(stats.ooms, 0);
-    held_give(&b);
-    scene_close(&scene);
-}
-
 /* The other pool has an arena of the same number, and few blocks: their books know nothing of this one's. */
 CASE(an_address_that_is_free_in_another_pool)
 {

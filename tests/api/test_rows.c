@@ -469,54 +469,6 @@ CASE(rows_add_up_under_threads)
     scene_close(&scene);
 }
 
-/* The same program twice, the second time with labels, and with each question after each call: every block lies where it lay. */
-static void run_program(bool looks, size_t *places, unsigned count)
-{
-    struct scene scene;
-    void *block[40] = {NULL};
-    char *first = NULL, text[4096];
-    cenote_marked marked = {0};
-    cenote_stats stats;
-    cenote_piece pieces[64];
-    size_t found;
-    scene_open(&scene, CARD);
-    srand(11);
-    for (unsigned i = 0; i < count; i++) {
-        void **b = &block[rand() % 40];
-        if (looks) {
-            DONE(i % 3 ? cenote_phase_set((int)i % CENOTE_PHASES) : cenote_tag_push("looked at"));
-            DONE(*b ? cenote_block_set_kind(*b, (int)i % CENOTE_KINDS) : 0);
-        }
-        DONE(cenote_free(*b));
-        *b = take(&scene, (size_t)rand() % (i % 4 ? 9000 : 5 * MIB), i % 3 ? A : B);
-        first = first ? first : *b;
-        places[i] = (size_t)((char *)*b - first);
-        if (!looks)
-            continue;
-        DONE(i % 3 ? 0 : cenote_tag_pop());
-        DONE(cenote_pool_stats(scene.pool, &stats));
-        check_sums(scene.pool);
-        DONE(cenote_pool_pieces(scene.pool, NULL, pieces, 64, &found));
-        EXPECT(cenote_pool_mark(scene.pool, "mark", &marked, text, sizeof text));
-        EXPECT(cenote_pool_explain(scene.pool, 0, text, sizeof text));
-        DONE(cenote_pool_reset_peaks(scene.pool));
-        DONE(cenote_pool_check(scene.pool));
-    }
-    DONE(cenote_phase_set(CENOTE_PHASE_NONE));
-    for (int i = 0; i < 40; i++)
-        DONE(cenote_free(block[i]));
-    scene_close(&scene);
-}
-
-CASE(labels_and_looks_move_no_block)
-{
-    enum { CALLS = 400 };
-    static size_t places[2][CALLS];
-    for (int looks = 0; looks < 2; looks++)
-        run_program(looks, places[looks], CALLS);
-    EXPECT(!memcmp(places[0], places[1], sizeof places[0]));
-}
-
 CASE(steps)
 {
     struct scene scene;
