@@ -5,7 +5,8 @@
  *
  *     900x    the capture is invalid         *    a card was seen to do it (grounds.def says where)
  *     0e      there is no capture any more   '    documented
- *     0       it goes on, or there was none  ?    assumed
+ *     0       it goes on, or there was none  ~    reported by others, of cards of theirs
+ *                                            ?    assumed
  */
 #include "tools/ask/ask.h"
 
@@ -13,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum ground { ASSUMED, DOCUMENTED, SEEN };
+enum ground { ASSUMED, REPORTED, DOCUMENTED, SEEN };
 
 struct ground_row {
     enum ground ground;
@@ -50,7 +51,7 @@ static char mark_of(const char *name, enum state state, const char *text)
 {
     for (const struct ground_row *g = grounds; g->name; g++)
         if (g->states & 1u << state && !strcmp(g->text, text) && !fnmatch(g->name, name, 0))
-            return "?'*"[g->ground];
+            return "?~'*"[g->ground];
     return '?';
 }
 
@@ -102,7 +103,7 @@ void table_print(const struct answer *answers)
 {
     char line[512];
     printf("# What the driver answers when, by cenote-ask (tools/ask). A cell: the CUresult; x: the capture is invalid, e: there is none any more;\n"
-           "# *: seen on a card, ': documented, ?: assumed (tools/ask/grounds.def). -: not asked. The columns: tools/ask/states.def.\n");
+           "# *: seen on a card, ': documented, ~: reported by others, ?: assumed (tools/ask/grounds.def). -: not asked. The columns: tools/ask/states.def.\n");
     printf("#%-59s", "");
     for (enum state state = 0; state < STATES; state++)
         printf("%9s ", states[state].heading);
