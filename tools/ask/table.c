@@ -103,7 +103,8 @@ void table_print(const struct answer *answers)
 {
     char line[512];
     printf("# What the driver answers when, by cenote-ask (tools/ask). A cell: the CUresult; x: the capture is invalid, e: there is none any more;\n"
-           "# *: seen on a card, ': documented, ~: reported by others, ?: assumed (tools/ask/grounds.def). -: not asked. The columns: tools/ask/states.def.\n");
+           "# *: seen on a card, ': documented, ~: reported by others, ?: assumed (tools/ask/grounds.def). -: not asked.\n"
+           "# The columns: tools/ask/states.def.\n");
     printf("#%-59s", "");
     for (enum state state = 0; state < STATES; state++)
         printf("%9s ", states[state].heading);
