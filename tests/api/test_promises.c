@@ -106,4 +106,29 @@ CASE(labels_and_looks_move_no_block)
     EXPECT(!memcmp(places[0], places[1], sizeof places[0]));
 }
 
+CASE(keys_of_rows)
+{
+    struct scene scene;
+    struct held held;
+    cenote_block found;
+    cenote_row rows[8];
+    size_t count;
+    unsigned long long largest = 0;
+    scene_open(&scene, CARD);
+    REQUIRE(held_take(&held, scene.pool, 3 * MIB, scene.stream[A]));
+    DONE(cenote_find(held.at, &found));
+    DONE(cenote_pool_rows(scene.pool, CENOTE_BY_ARENA, rows, 8, &count));
+    REQUIRE_EQ(count, 1);
+    EXPECT_EQ(rows[0].key, found.stream_id);
+    EXPECT_EQ(rows[0].stream, scene.stream[A]);
+    DONE(cenote_pool_rows(scene.pool, CENOTE_BY_CLASS, rows, 8, &count));
+    REQUIRE_EQ(count, 1);
+    EXPECT_EQ(sscanf(rows[0].name, "block to %llu", &largest), 1);
+    EXPECT_EQ(rows[0].key, largest);
+    EXPECT(rows[0].key >= 3 * MIB);
+    EXPECT_EQ(rows[0].blocks, 1);
+    held_give(&held);
+    scene_close(&scene);
+}
+
 SCENES_MAIN("api: promises")
