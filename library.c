@@ -251,10 +251,12 @@ int cenote_pool_default(int device, cenote_pool **pool)
     if (device < 0 || device >= DEVICES_MAX)
         return error_set(CENOTE_NO_DEVICE, 0, "device %d does not exist", device);
     lock_take(&pools_lock);
-    *pool = defaults[device];
+    cenote_pool *made = defaults[device];
     lock_give(&pools_lock);
-    if (*pool)
+    if (made) {
+        *pool = made;
         return CENOTE_OK;
+    }
     if ((error = options_check(NULL, 0, &options)))
         return error;
     if (!options.announced && (error = become_careful()))

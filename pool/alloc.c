@@ -143,7 +143,7 @@ static int allocate(cenote_pool *pool, uint32_t group, struct request *q, CUstre
         return CENOTE_OK;
     }
     if (q->bytes > BYTES_MAX)
-        return refuse_size(pool, q->bytes);
+        return q->at ? pool_refuse_place(q) : refuse_size(pool, q->bytes);
     q->mark = label_now();
     if (__builtin_expect(pool->config.options.sites, 0))
         q->mark |= site_mark(caller, pool->config.options.sites);

@@ -358,11 +358,9 @@ static enum attempt place_and_fill(struct climb *c)
     if (fit == FIT_WITH_PAGES)
         return fill_from_plan(c, &who, &place);
     if (c->request->at)
-        return fail(c, fit == FIT_IN_FLIGHT ?
+        return fail(c, fit != FIT_IN_FLIGHT ? pool_refuse_place(c->request) :
                     error_set(CENOTE_BUSY | ERROR_ANSWER, 0, "the device is not done with what lay at %#llx: wait for its streams and ask again",
-                              (unsigned long long)c->request->at) :
-                    error_set(CENOTE_INVALID | ERROR_ANSWER, 0, "%llu bytes at %#llx are not free memory of this stream and group",
-                              (unsigned long long)c->request->bytes, (unsigned long long)c->request->at));
+                              (unsigned long long)c->request->at));
 
     lock_give(&pool->lock);
     int error = grow_arena(pool, c->arena, c->request, &c->driver);

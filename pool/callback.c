@@ -55,16 +55,27 @@ int pool_process_usable(void)
     return driver_is_exiting() ? error_set(CENOTE_EXITING, 0, "the process is exiting; no driver call is made any more") : CENOTE_OK;
 }
 
-int pool_usable(const cenote_pool *pool)
+static int usable_if(const cenote_pool *pool, bool refused)
 {
     if (!pool)
         return error_set(CENOTE_INVALID, 0, "the pool is NULL: cenote_pool_default or cenote_pool_create gives one");
-    int error = pool_process_usable();
+    int error = refused ? pool_process_usable() : CENOTE_OK;
     if (error)
         return error;
     if (!pool->life.open)
         return error_set(CENOTE_INVALID, 0, "the pool was destroyed: no call may name it any more");
     return CENOTE_OK;
+}
+
+int pool_usable(const cenote_pool *pool)
+{
+    return usable_if(pool, true);
+}
+
+/* As pool_usable, for calls that look at the books alone: they are served while the process exits. */
+int pool_answers(const cenote_pool *pool)
+{
+    return usable_if(pool, pool_refuses());
 }
 
 /* Reports a failed driver call; the first sticky error poisons the pool. LOCKING: none held but the turn. */

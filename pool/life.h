@@ -71,6 +71,7 @@ struct limits {
 /* --- library.c, pools.c, callback.c */
 int  pool_process_usable(void);                           /* CENOTE_OK, FORKED, EXITING, or INVALID: a callback that must not call */
 int  pool_usable(const cenote_pool *pool);                /* CENOTE_OK, or why no call can be served */
+int  pool_answers(const cenote_pool *pool);               /* CENOTE_OK, or why no question of the books is answered */
 int  pool_driver_error(cenote_pool *pool, CUresult result, const char *call);
 int  pool_driver_error_of_any(cenote_pool *pool, CUresult result, const char *call);
 cenote_pool *pool_next_on_device(const cenote_pool *pool, cenote_pool *after);

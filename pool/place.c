@@ -78,6 +78,13 @@ static uint64_t take_item_at(cenote_pool *pool, struct arena *a, const struct re
     return slab ? slab_take_at(&a->slabs, slab, class_of(q->bytes), q->at, q->bytes, q->mark) : 0;
 }
 
+/* A request for an address at which no such block can lie. That is no shortage, whatever the size. */
+int pool_refuse_place(const struct request *q)
+{
+    return error_set(CENOTE_INVALID | ERROR_ANSWER, 0, "%llu bytes at %#llx are not free memory of this stream and group",
+                     (unsigned long long)q->bytes, (unsigned long long)q->at);
+}
+
 /*
  * Serves the request from pages in place, or returns what is missing. A place that has slid past slots in flight is taken only if `slide` is
  * set, or as long as `slides_left` lasts: the device may be done with those slots by now, so that a thread that polls it gets a better place.

@@ -264,7 +264,7 @@ static int climb(struct climb *c)
 {
     cenote_pool *pool = c->pool;
     if (c->request->bytes > pool->config.device->capacity && !source_of(pool, c->arena))
-        return out_of_memory(c); /* no rung helps */
+        return c->request->at ? pool_refuse_place(c->request) : out_of_memory(c); /* no rung helps */
     c->driver = events_poll(pool, UINT64_MAX);
     if (!c->driver) {
         pending_poll(pool);
@@ -272,7 +272,8 @@ static int climb(struct climb *c)
     }
     while (!c->driver && !(c->driver = device_entered())) { /* a source's function ran, and the thread did not get back into the context */
         bool hopeless = is_hopeless(c);
-        enum attempt attempt = hopeless ? ATTEMPT_SHORT : attempt_serve(c);
+        bool asks_first = c->request->at && c->rung == RUNG_BUDGET; /* whether the address is free at all */
+        enum attempt attempt = hopeless && !asks_first ? ATTEMPT_SHORT : attempt_serve(c);
         if (c->at || c->error)
             return c->error;
         if (attempt != ATTEMPT_SHORT)

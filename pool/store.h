@@ -48,6 +48,7 @@ void pool_settle(cenote_pool *pool);
 uint64_t pool_reuse_last_freed(cenote_pool *pool, struct arena *a, const struct request *q);
 enum fit pool_try(cenote_pool *pool, struct arena *a, const struct requester *who, const struct request *q, bool slide, struct place *place,
                   uint64_t *at);
+int  pool_refuse_place(const struct request *q);
 bool pool_try_heaps(cenote_pool *pool, struct arena *a, const struct requester *who, const struct request *q, uint64_t *at);
 void pool_shape(const cenote_pool *pool, const struct arena *a, struct request *q);
 uint64_t pool_commit(cenote_pool *pool, struct arena *a, const struct request *q, uint32_t block);

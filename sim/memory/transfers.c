@@ -35,7 +35,7 @@ static const char *find_operand(const struct work *w, uint64_t at, uint64_t byte
 {
     *o = (struct operand){.at = at, .bytes = bytes, .on_host = !virtual_is_device_address(at)};
     if (o->on_host)
-        return w->pinned && !host_is_pinned(at, bytes) ? "pinned host memory that was freed" : NULL;
+        return w->pinned && !host_is_pinned(at, bytes) ? "host memory that is not pinned, or no longer" : NULL;
     struct piece piece;
     const struct mapping *m = w->between_devices ? virtual_mapping(at) : NULL;
     uint32_t context = m ? model.devices[physical_at(m->physical)->device].primary : w->context; /* as its own device sees it */

@@ -190,7 +190,7 @@ static int group_is_gone(const cenote_group *group)
 int(cenote_pool_pieces)(cenote_pool *pool, cenote_group *group, cenote_piece *pieces, size_t room, size_t *count, size_t size)
 {
     struct sized_list l = {.items = pieces, .room = pieces ? room : 0, .size = size};
-    int error = pool_usable(pool);
+    int error = pool_answers(pool);
     if (error || (error = sized_check(size, "cenote_piece")))
         return error;
     if (!count || (group && group->pool != pool))
@@ -302,7 +302,7 @@ int cenote_group_reserved(cenote_group *group, uint64_t *bytes)
     if (!group || !bytes)
         return error_set(CENOTE_INVALID, 0, "cenote_group_reserved needs a group and a place for the answer");
     cenote_pool *pool = group->pool;
-    int error = pool_usable(pool);
+    int error = pool_answers(pool);
     if (error)
         return error;
     struct look look;

@@ -137,7 +137,7 @@ int(cenote_pool_stats)(cenote_pool *pool, cenote_stats *stats, size_t size)
 
 int cenote_pool_reset_peaks(cenote_pool *pool)
 {
-    int error = pool_usable(pool);
+    int error = pool_answers(pool);
     if (error)
         return error;
     struct look look;
@@ -158,7 +158,7 @@ int cenote_pool_reset_peaks(cenote_pool *pool)
 
 int cenote_pool_reset_totals(cenote_pool *pool)
 {
-    int error = pool_usable(pool);
+    int error = pool_answers(pool);
     if (error)
         return error;
     struct look look;

@@ -163,7 +163,7 @@ void rows_list(struct look *look, enum cenote_division division, const struct ar
 int(cenote_pool_rows)(cenote_pool *pool, int division, cenote_row *rows, size_t room, size_t *count, size_t size)
 {
     struct sized_list l = {.items = rows, .room = rows ? room : 0, .size = size};
-    int error = pool_usable(pool);
+    int error = pool_answers(pool);
     if (error || (error = sized_check(size, "cenote_row")))
         return error;
     if (division < CENOTE_BY_ARENA || division > CENOTE_BY_KIND || !count)

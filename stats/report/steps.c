@@ -14,7 +14,7 @@ void steps_list(const cenote_pool *pool, struct sized_list *l)
 int(cenote_pool_steps)(cenote_pool *pool, cenote_step_note *notes, size_t room, size_t *count, size_t size)
 {
     struct sized_list l = {.items = notes, .room = notes ? room : 0, .size = size};
-    int error = pool_usable(pool);
+    int error = pool_answers(pool);
     if (error || (error = sized_check(size, "cenote_step_note")))
         return error;
     if (!count)

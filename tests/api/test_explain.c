@@ -493,7 +493,8 @@ CASE(the_first_of_several_devices_is_full)
 
 struct known {
     int calls, phase, keeps_history;
-    uint64_t peak, seen_peak, gradients;
+    uint64_t peak, gradients;
+    cenote_moment came; /* as cenote filled it in */
     size_t asks;    /* bytes that it asks for itself, in vain */
 };
 
@@ -502,7 +503,7 @@ static void tell(cenote_pool *pool, cenote_moment *moment, void *arg)
     struct known *known = arg;
     void *block;
     known->calls++;
-    known->seen_peak = moment->training_peak;
+    known->came = *moment;
     moment->phase = known->phase;
     moment->keeps_history = known->keeps_history;
     moment->training_peak = known->peak;
@@ -523,13 +524,22 @@ CASE(what_the_program_knows)
     DONE(cenote_on_moment(tell, &known));
     run_out(scene.pool, 400 * MIB, scene.stream[A]);
     EXPECT_EQ(known.calls, 1);
-    EXPECT_EQ(known.seen_peak, 700 * MIB);
+    EXPECT_EQ(known.came.bytes, 400 * MIB);
+    EXPECT_EQ(known.came.phase, cenote_phase_now());
+    EXPECT_EQ(known.came.keeps_history, -1);
+    EXPECT_EQ(known.came.training_peak, 700 * MIB);
+    EXPECT_EQ(known.came.gradients, 0);
     EXPECT(says("This is evaluation, and it keeps history"));
     known.keeps_history = 0;
     known.peak = 900 * MIB;
+    DONE(cenote_phase_set(CENOTE_PHASE_BACKWARD));
+    DONE(cenote_block_set_kind(held, CENOTE_KIND_GRADIENTS));
     run_out(scene.pool, 400 * MIB, scene.stream[A]);
     EXPECT(says("Evaluation needs 1.07 GiB, more than training at its peak, 900.00 MiB"));
     EXPECT(keeps_quiet_of("keeps history"));
+    EXPECT_EQ(known.came.phase, CENOTE_PHASE_BACKWARD);
+    EXPECT_EQ(known.came.gradients, 700 * MIB);
+    DONE(cenote_phase_set(CENOTE_PHASE_NONE));
     known.peak = 1200 * MIB;
     known.gradients = 200 * MIB;
     run_out(scene.pool, 400 * MIB, scene.stream[A]);

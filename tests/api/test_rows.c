@@ -478,10 +478,13 @@ CASE(steps)
     DONE(cenote_pool_steps(scene.pool, notes, CENOTE_STEPS_KEPT, &count));
     EXPECT_EQ(count, 0);
     void *kept[3];
+    uint64_t ended[3];
     for (int step = 0; step < 3; step++) {
         void *block = take(&scene, 10 * MIB, A);
         kept[step] = take(&scene, MIB, A);
         DONE(cenote_free(block));
+        sim_advance(MSEC);
+        ended[step] = scene_clock(NULL);
         DONE(cenote_pool_step(scene.pool));
     }
     DONE(cenote_pool_steps(scene.pool, notes, 2, &count)); /* too little room */
@@ -492,6 +495,7 @@ CASE(steps)
         EXPECT_EQ(notes[i].live, (3 - i) * MIB);
         EXPECT_EQ(notes[i].peak, (13 - i) * MIB);
         EXPECT(notes[i].reserved >= notes[i].live);
+        EXPECT_EQ(notes[i].ns, ended[2 - i]);
     }
     cenote_piece pieces[64];
     DONE(cenote_pool_pieces(scene.pool, NULL, pieces, 64, &count));

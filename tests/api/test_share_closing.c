@@ -121,6 +121,75 @@ CASE(segments_that_the_driver_refuses)
     close_pair(&p);
 }
 
+/*
+ * A pool with announced:0: a close waits for the default stream and for immortal ones, and for no other. While one of them is captured it is refused,
+ * and the capture goes on.
+ */
+CASE(a_close_where_captures_are_not_announced)
+{
+    struct pair p;
+    cenote_share share;
+    cenote_options options = scene_options();
+    cenote_pool *careful;
+    uint64_t there;
+    void *here;
+    CUgraph graph = NULL;
+    open_pair(&p);
+    CUstream immortal = p.scene.stream[A], mortal = p.scene.stream[B];
+    options.announced = 0;
+    DONE(other_take(&p.other, 5 * MIB, 7, &share, &there));
+    DONE(cenote_pool_create(0, &options, &careful));
+    DONE(cenote_stream_set_immortal(careful, immortal));
+    DONE(cenote_import(&share, sizeof share, 0, &here));
+    DONE(sim_launch_wait(mortal, 500 * MSEC));
+    DONE(sim_launch_wait(immortal, 50 * MSEC));
+    DONE(sim_launch_wait(NULL, 60 * MSEC));
+    DONE(cenote_import_close(here));
+    EXPECT_EQ(books().mappings, 0);
+    DONE(cuStreamQuery(immortal));
+    DONE(cuStreamQuery(NULL));
+    EXPECT_EQ(cuStreamQuery(mortal), CUDA_ERROR_NOT_READY);
+
+    DONE(cenote_import(&share, sizeof share, 0, &here));
+    DONE(cuStreamBeginCapture(immortal, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    EXPECT_EQ(cenote_import_close(here), CENOTE_BUSY);
+    DONE(cuStreamEndCapture(immortal, &graph));
+    EXPECT(graph != NULL);
+    DONE(cuGraphDestroy(graph));
+    DONE(cenote_import_close(here));
+    EXPECT_EQ(books().mappings, 0);
+    DONE(cenote_pool_destroy(careful));
+    close_pair(&p);
+}
+
+/* It is imported for two pools: it stays until the first of them goes, however often it was closed, and goes with that one. */
+CASE(an_import_ends_with_its_pool)
+{
+    struct pair p;
+    cenote_share share;
+    cenote_pool *first, *second;
+    uint64_t there;
+    void *here, *again, *start;
+    size_t size;
+    open_pair(&p);
+    DONE(other_take(&p.other, 5 * MIB, 7, &share, &there));
+    DONE(cenote_pool_create_in(p.scene.context, NULL, &first));
+    DONE(cenote_pool_create_in(p.scene.context, NULL, &second));
+    DONE(cenote_pool_import(first, &share, sizeof share, &here));
+    DONE(cenote_pool_import(second, &share, sizeof share, &again));
+    EXPECT_EQ(again, here);
+    DONE(cenote_pool_destroy(second));
+    DONE(cenote_import_range((char *)here + MIB, &start, &size));
+    EXPECT_EQ(start, here);
+    EXPECT_EQ(size, 5 * MIB);
+    EXPECT_EQ(differ(here, 7, 5 * MIB), 0);
+    DONE(cenote_pool_destroy(first));
+    EXPECT_EQ(cenote_import_range(here, &start, &size), CENOTE_NOT_OURS);
+    EXPECT_EQ(cenote_import_close(here), CENOTE_NOT_OURS);
+    EXPECT_EQ(books().mappings, 0);
+    close_pair(&p);
+}
+
 static pthread_barrier_t both_open;
 static const struct driver *below;
 static struct driver above;

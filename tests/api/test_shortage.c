@@ -100,6 +100,22 @@ CASE(shortage_callback_frees_a_block)
     scene_close(&scene);
 }
 
+/* A program may say each time that it freed something: the search starts again eight times, and no more. */
+CASE(a_shortage_function_is_called_eight_times_at_most)
+{
+    struct scene scene;
+    struct held held, none;
+    scene_open(&scene, CARD);
+    REQUIRE(held_take(&held, scene.pool, 16 * MIB, scene.stream[A]));
+    struct helper helper = {.lies = 100};
+    DONE(cenote_pool_on_shortage(scene.pool, free_one, &helper));
+    EXPECT(!held_take(&none, scene.pool, CARD - MIB, scene.stream[A]));
+    EXPECT_EQ(helper.calls, 8);
+    DONE(cenote_pool_on_shortage(scene.pool, NULL, NULL));
+    held_give(&held);
+    scene_close(&scene);
+}
+
 /* A function that is taken away: what another thread learns about it, and it about the other. */
 struct taken_away {
     cenote_pool *pool;

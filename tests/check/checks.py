@@ -15,6 +15,7 @@ import library  # noqa: E402
 import links  # noqa: E402
 import names  # noqa: E402
 import parts  # noqa: E402
+import promises  # noqa: E402
 import words  # noqa: E402
 from tree import Tree  # noqa: E402
 
@@ -286,6 +287,41 @@ class Library(unittest.TestCase):
 
     def test_no_library_is_a_problem(self):
         self.assertEqual(len(problems(library)), 1)
+
+
+class Promises(unittest.TestCase):
+    HEADER = """/*
+ * h: first words. A call that frees
+ * never fails.
+ *
+ *     code(1);
+ */
+int x; /* one */ int y; /* 0: none */
+"""
+
+    def check(self, header: str, *rows: str) -> list[str]:
+        table = "\n".join(["# a comment", "cenote.h", *rows, "report.h", "share.h", "host.h"]) + "\n"
+        files = {f"include__cenote__{name}_dot_h": "" for name in ("report", "share", "host")}
+        return problems(promises, include__cenote__cenote_dot_h=header, tools__check__promises_dot_txt=table,
+                        tests__api__test_x_dot_c="CASE(a_free)\n", **files)
+
+    def rows(self, *tests: str) -> list[str]:
+        return [f'{promises.mark(s)} "{promises.start(s)}" {test}' for s, test in zip(promises.sentences(self.HEADER), tests, strict=True)]
+
+    def test_each_sentence_has_a_row(self):
+        self.assertEqual(promises.sentences(self.HEADER), ["h: first words.", "A call that frees never fails.", "0: none"])
+        self.assertEqual(self.check(self.HEADER, *self.rows("-", "api/x a_free", "untried: it cannot be")), [])
+        self.assertEqual(len(self.check(self.HEADER, *self.rows("-", "api/x a_free", "-")[:2])), 1)
+
+    def test_a_sentence_that_changed(self):
+        found = self.check(self.HEADER.replace("never fails", "may fail"), *self.rows("-", "api/x a_free", "-"))
+        self.assertEqual(["without a row" in found[0], "no such sentence" in found[1]], [True, True])
+
+    def test_a_test_that_is_not_there(self):
+        self.assertEqual(len(self.check(self.HEADER, *self.rows("-", "api/x a_free, api/y a_free, api/x a_fre", "-"))), 2)
+
+    def test_a_line_that_is_no_row(self):
+        self.assertIn("not a row", "".join(self.check(self.HEADER, *self.rows("-", "api/x a_free", "-"), "some words")))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 /*
  * arguments.c: in the parameters of the headers, NULL for every pointer and BAD(a wrong value) for every number, size and stream; calls.c compares
- * with the headers, and names the parameters of which no value is wrong. The text of the call is the case's name.
+ * with the headers, and names the parameters of which no value is wrong. The text of the call is the case's name. A call that fails sets no result.
  */
 #include <cenote/share.h>
 
@@ -9,8 +9,12 @@
 #define NULLED_AT(line, text, error, words, aborts, call)                 \
     MISUSE_AS(text, argument_##line, error, words, aborts)                \
     {                                                                     \
-        struct givens g = givens_of(s);                                   \
-        return close_group(g.group, call);                                \
+        struct givens g = givens_of(s), before;                           \
+        memcpy(&before, &g, sizeof g);                                    \
+        int answer = call;                                                \
+        before.share = g.share; /* of the call before the wrong one */    \
+        EXPECT(!answer || !memcmp(&before, &g, sizeof g));                \
+        return close_group(g.group, answer);                              \
     }
 #define NULLED(line, text, error, words, aborts, call) NULLED_AT(line, text, error, words, aborts, call)
 #define WRONG(error, words, call) NULLED(__LINE__, #call, error, words, true, call)

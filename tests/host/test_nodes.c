@@ -7,12 +7,16 @@
 #include "driver/topology.h"
 #include "tests/host/pinned.h"
 
+/* The path of the topology is read during the call alone: afterwards it names another file. */
 static void open_with(struct scene *scene, const char *topology, int devices, int node)
 {
     cenote_host_options options = pinned_options();
-    options.topology = topology;
+    char path[200];
+    snprintf(path, sizeof path, "%s", topology);
+    options.topology = path;
     options.node = node;
     pinned_open_devices(scene, &options, devices);
+    memset(path, 'x', sizeof path - 1);
 }
 
 static int node_of(int device, size_t bytes)
@@ -89,12 +93,16 @@ CASE(nodes_do_not_mix)
             for (int device = 0; device < 2; device++)
                 DONE(cenote_host_free(block[device][(i * 7 + round) % 200]));
     }
+    uint64_t peaks = 0;
     for (int node = 0; node < 2; node++) {
         cenote_host_stats stats;
         DONE(cenote_host_read_stats(node, &stats));
         EXPECT_EQ(stats.blocks.total_in, 600);
         EXPECT_EQ(stats.blocks.current, 0);
+        peaks += stats.requested.peak;
     }
+    EXPECT_EQ(pinned_stats().requested.peak, peaks);
+    EXPECT_EQ(pinned_stats().blocks.total_in, 1200);
     pinned_close(&scene);
 }
 

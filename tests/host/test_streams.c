@@ -175,6 +175,22 @@ CASE(a_captured_copy_keeps_the_block)
     card_close(&card);
 }
 
+CASE(a_trim_waits_for_what_is_in_flight_if_it_is_told)
+{
+    struct card card;
+    card_open(&card);
+    char *block = pinned_take(BYTES);
+    copy_late(&card, block, card.scene.stream[A]);
+    DONE(cenote_host_free(block));
+    DONE(cenote_host_trim(0, 0));
+    EXPECT_EQ(pinned_stats().pending_blocks, 1);
+    EXPECT(pinned_stats().registered.current > 0);
+    DONE(cenote_host_trim(0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(pinned_stats().pending_blocks, 0);
+    EXPECT_EQ(pinned_stats().registered.current, 0);
+    card_close(&card);
+}
+
 static void open_limited(struct card *card)
 {
     struct sim_shape shape = scene_card(64 * MIB);

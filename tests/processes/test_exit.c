@@ -15,6 +15,7 @@ extern int __cxa_atexit(void (*function)(void *), void *object, void *library);
 
 static struct scene scene;
 static struct held  held[6];
+static cenote_group *group;
 static void (*in_destructor)(void);
 
 /* Of the program: after all handlers of atexit. */
@@ -45,6 +46,30 @@ static void open_busy(void)
     DONE(cenote_use(held[1].at, scene.stream[B]));
     DONE(cenote_use(held[2].at, scene.stream[B]));
     DONE(cenote_free(held[2].at));
+    DONE(cenote_group_create(scene.pool, "at exit", 0, NULL, &group));
+    DONE(cenote_pool_step(scene.pool));
+}
+
+/* Every question of what cenote has counted, and the calls that begin a count again. */
+static void expect_counters(void)
+{
+    cenote_stats stats;
+    cenote_row rows[64];
+    cenote_step_note notes[4];
+    cenote_piece pieces[64];
+    size_t count;
+    uint64_t bytes = 1;
+    DONE(cenote_group_reserved(group, &bytes));
+    EXPECT_EQ(bytes, 0);
+    DONE(cenote_pool_rows(scene.pool, CENOTE_BY_GROUP, rows, 64, &count));
+    DONE(cenote_pool_pieces(scene.pool, NULL, pieces, 64, &count));
+    DONE(cenote_pool_steps(scene.pool, notes, 4, &count));
+    EXPECT_EQ(count, 1);
+    DONE(cenote_pool_reset_peaks(scene.pool));
+    DONE(cenote_pool_reset_totals(scene.pool));
+    DONE(cenote_pool_stats(scene.pool, &stats));
+    EXPECT_EQ(stats.allocated.peak, stats.allocated.current);
+    EXPECT_EQ(stats.allocated.total_in, 0);
 }
 
 /* What holds after cenote was told of the end: asked by what runs later. Failures are the status of the process. */
@@ -63,6 +88,7 @@ static void expect_end(struct held *live)
     EXPECT_EQ(cenote_pool_destroy(scene.pool), CENOTE_EXITING);
     DONE(cenote_pool_stats(scene.pool, &stats));
     EXPECT(stats.blocks.current < 6);
+    expect_counters();
     EXPECT_EQ(driver_calls(), calls);
     EXPECT_EQ(cuCtxSynchronize(), CUDA_ERROR_DEINITIALIZED); /* the driver is gone indeed */
 }
@@ -99,6 +125,7 @@ static void early_handler(void)
     for (int i = 0; i < 6; i++)
         if (i != 2)
             held_give(&held[i]);
+    DONE(cenote_group_destroy(group));
     DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     scene_close(&scene);
     end_here();
@@ -180,6 +207,7 @@ ENDS_WITH(a_library_unloaded_in_the_middle, 0)
 {
     open_busy();
     dlclose(load_guest(guest_leaves));
+    DONE(cenote_group_destroy(group));
     for (int i = 0; i < 6; i++)
         if (i != 2 && i != 3)
             held_give(&held[i]);

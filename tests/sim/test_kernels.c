@@ -304,6 +304,25 @@ CASE(tensor_maps_keep_to_their_limits)
         CUDA_ERROR_INVALID_VALUE);
 }
 
+/* Before, the process that simulates it wrote to the address. */
+CASE(a_kernel_that_writes_to_no_memory_loses_its_context)
+{
+    uint64_t place = 0, words = 1, pattern = 7;
+    void *parameters[] = {&place, &words, &pattern};
+    CUfunction write;
+    REQUIRE_OK(cuModuleGetFunction(&write, module, "pattern_write"));
+    REQUIRE_OK(cuMemHostAlloc((void **)&place, 8, 0));
+    EXPECT_OK(cuLaunchKernel(write, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
+    EXPECT_OK(cuStreamSynchronize(stream));
+    EXPECT_EQ(*(uint64_t *)place, 7); /* what is pinned it reaches */
+    place = 0;
+    sim_set_lag(1000);
+    EXPECT_OK(cuLaunchKernel(write, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
+    sim_advance(1000);
+    EXPECT_EQ(cuStreamSynchronize(stream), CUDA_ERROR_ILLEGAL_ADDRESS);
+    EXPECT_EQ(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
 CASE(a_launch_is_cheap)
 {
     for (int i = 0; i < 100000; i++)
