@@ -6,7 +6,8 @@
  *         arena.c  jemalloc's arenas, one per NUMA node, and the hooks through which they take extents
  *         pieces.c chunks cut into pieces: best fit, split, merge; books only
  *           pin.c  chunks come and go: reserved, bound, registered, and back
- *     uses.c       freed blocks that a device may still be using
+ *     uses.c       which streams may be using a block that is live
+ *     pending.c    freed blocks that a device may still be using
  *       sweeps.c   how far all streams are on which replays of graphs may run
  *     open.c, options.c, report.c: opening and closing, options, what is told
  *
@@ -76,19 +77,28 @@ struct node {
 /* What is known of 512 bytes: the block that starts there, if one does. */
 #define RECORD_LIVE      (1ull << 63)
 #define RECORD_REQUESTED ((1ull << 40) - 1)
-#define RECORD_USES(r)   ((uint32_t)((r) >> 40 & 0x3fffff))   /* first of its uses, 0: none */
+#define RECORD_USES_SHIFT 40
+#define RECORD_USES(r)   ((uint32_t)((r) >> RECORD_USES_SHIFT & 0x3fffff)) /* first of its uses, 0: none */
 typedef _Atomic uint64_t record;
 
-struct use {                        /* one stream that may be using a block */
+#define WHOLE_DEVICE UINT64_MAX     /* in the place of a stream: what has no event */
+
+struct use {                        /* one stream that may be using a block, or all that have no event */
     uint64_t at;                    /* of the block */
-    uint64_t stream;                /* its key */
-    uint64_t freed;                 /* number of the free of its block, from 1 */
-    CUevent  event;                 /* NULL: none could be recorded */
+    uint64_t stream;                /* its key; 0: a stream that is not known by more than its handle */
+    uint64_t freed;                 /* number of the free of its block, from 1; 0: the block is live */
+    CUevent  event;                 /* NULL: of the whole device */
     int      device;
-    bool     captured;              /* counted in `captured` of the host */
-    bool     is_everywhere;         /* replays may run on any stream: the event does not say that the device is done, a sweep does (sweeps.c) */
+    bool     busy;                  /* a thread records in it or asks after it: for no other */
+    bool     captured;              /* of the whole device: counted in `captured` of the host */
+    bool     is_swept;              /* of the whole device: a sweep is enough to say that the device is done */
     uint32_t next;                  /* of the same block */
     uint32_t next_pending;          /* first of the next block */
+};
+
+struct reach {                      /* of work that has no event */
+    bool is_swept;                  /* a sweep covers it */
+    bool is_captured;               /* it is in a graph, and replayed */
 };
 
 struct spare_events { CUevent event[EVENTS_MAX]; uint32_t count; };
@@ -144,6 +154,7 @@ struct host {
     _Atomic uint32_t *chunk_of;     /* by unit; 0: none */
     record  *records;               /* by HOST_GRAIN */
     struct table pieces, chunks, uses;
+    uint32_t looked;                /* use that was looked at last */
     struct index starts;            /* of live pieces */
     struct node  node[NODES_MAX];
 
@@ -244,6 +255,12 @@ static inline struct thread *thread_mine(struct host *h)
 
 /* --- uses.c */
 int  uses_note(struct host *h, uint64_t at, int device, CUstream stream);
+void use_give(struct host *h, uint32_t use);
+void use_set_captured(struct host *h, struct use *u, bool captured);
+bool use_event_keep(struct host *h, int device, CUevent event);
+void use_event_drop(const struct device *d, CUevent event);
+
+/* --- pending.c */
 void uses_add(struct host *h, uint64_t at, uint64_t word);
 bool uses_poll(struct host *h, struct thread *t, bool everything);
 int  uses_wait(struct host *h, bool devices);                        /* for whole devices, or for events first */

@@ -153,6 +153,7 @@ CASE(the_device_is_lost)
     sim_set_quiet(true);
     DONE(cenote_host_open(&options));
     void *block = pinned_take(1000), *used = pinned_take(3000), *more;
+    DONE(sim_launch_wait(act.scene.stream[A], MSEC));
     DONE(cenote_host_use(used, 0, act.scene.stream[A]));
     sim_lose_context(0, CUDA_ERROR_ILLEGAL_ADDRESS);
     memset(block, 1, 1000); /* it is the host's memory */
