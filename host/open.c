@@ -8,6 +8,7 @@
  * LOCKING: `host_opening` guards opening, closing, the opening of devices, and the end of threads. `closing` is for a thread that closes, and waits
  * for devices without `host_opening`: what a device is at may need a thread to end.
  */
+#include <dlfcn.h>
 #include <pthread.h>
 
 #include "base/error.h"
@@ -90,7 +91,9 @@ static int open_topology(struct host *h)
 
 static int open_parts(struct host *h)
 {
-    int error = open_topology(h);
+    if (!driver_stay_loaded())
+        return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "the library cannot be kept loaded: %s", dlerror());
+    int error = jemalloc_table() ? open_topology(h) : CENOTE_NOT_SUPPORTED;
     if (error)
         return error;
     uint64_t memory = machine_memory();
