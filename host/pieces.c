@@ -318,6 +318,20 @@ uint32_t piece_holding(struct host *h, uint64_t address, uint64_t *at, uint64_t 
 
 /* ---------------------------------------------------------------------------------------------------------------------- chunks */
 
+/* Together with its pieces, so that the sums agree whenever a thread looks. LOCKING: `lock`. */
+static void count_bytes(struct host *h, const struct chunk *c, bool comes)
+{
+    struct node *n = &h->node[c->node];
+    uint64_t change = comes ? c->bytes : -c->bytes;
+    n->registered.current += change;
+    *(comes ? &n->registered.total_in : &n->registered.total_out) += c->bytes;
+    if (n->registered.peak < n->registered.current)
+        n->registered.peak = n->registered.current;
+    atomic_store(&n->flush_bytes, n->registered.current / 64 > 1u << 20 ? n->registered.current / 64 : 1u << 20);
+    n->bound += c->bound ? change : 0;
+    n->strayed += c->strayed ? change : 0;
+}
+
 uint32_t chunk_enter(struct host *h, uint32_t number)
 {
     lock_take(&h->lock);
@@ -329,6 +343,7 @@ uint32_t chunk_enter(struct host *h, uint32_t number)
         c->first = piece;
         set_chunk_of(h, c, number);
         set_live(h, piece);
+        count_bytes(h, c, true);
     }
     lock_give(&h->lock);
     return piece;
@@ -351,6 +366,7 @@ uint32_t chunk_leave(struct host *h, uint64_t idle_before, uint64_t step_before,
         table_give(&h->pieces, c->first);
         set_chunk_of(h, c, 0);
         c->is_registered = false;
+        count_bytes(h, c, false);
     }
     lock_give(&h->lock);
     return found;

@@ -55,20 +55,13 @@ static bool place(struct host *h, struct chunk *c)
     return true;
 }
 
-/* Counts a change, with the time that the driver took. */
+/* A chunk has come or gone, and the driver took so long. Its bytes are counted by those who enter it and let it leave. LOCKING: `growing`. */
 static void count(struct host *h, const struct chunk *c, bool comes, uint64_t ns)
 {
     struct node *n = &h->node[c->node];
     h->registered += comes ? c->bytes : -c->bytes;
     h->small += c->big ? 0 : comes ? c->bytes : -c->bytes;
     lock_take(&h->lock);
-    n->registered.current = n->registered.current + (comes ? c->bytes : -c->bytes);
-    *(comes ? &n->registered.total_in : &n->registered.total_out) += c->bytes;
-    if (n->registered.peak < n->registered.current)
-        n->registered.peak = n->registered.current;
-    atomic_store(&n->flush_bytes, n->registered.current / 64 > 1u << 20 ? n->registered.current / 64 : 1u << 20);
-    n->bound += c->bound ? (comes ? c->bytes : -c->bytes) : 0;
-    n->strayed += c->strayed ? (comes ? c->bytes : -c->bytes) : 0;
     *(comes ? &n->registrations : &n->unregistrations) += 1;
     *(comes ? &n->registration_ns : &n->unregistration_ns) += ns;
     lock_give(&h->lock);
@@ -127,13 +120,11 @@ static bool leave(struct host *h, uint32_t number)
     CUresult result = unregister(c);
     if (result && !driver_result_is_sticky(result))
         result = unregister(c); /* a refusal is asked for once more */
-    count(h, c, false, clock_ns() - begun);
     if (result) {
-        struct chunk kept = *c;
         chunk_stay(h, number);
-        count(h, &kept, true, 0);
         return false;
     }
+    count(h, c, false, clock_ns() - begun);
     chunk_unreserve(h, number);
     return true;
 }
