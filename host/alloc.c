@@ -46,6 +46,13 @@ static void *alloc_slowly(struct host *h, struct thread *t, int device, int node
     return at;
 }
 
+/* What is registered for any device may be handed out for any other. */
+static int refuse_reset(struct host *h)
+{
+    return error_set(CENOTE_DEVICE_LOST, 0, "the program has reset device %d, and what was pinned there is not pinned any more: free the blocks that "
+                     "are there, and call cenote_host_trim", atomic_load(&h->reset) - 1);
+}
+
 static int fail(struct host *h, int node, int error)
 {
     lock_take(&h->lock);
@@ -73,6 +80,8 @@ int cenote_host_alloc(int device, size_t bytes, void **block)
     }
     if (bytes > RECORD_REQUESTED - HOST_PAGE)
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "%zu bytes are more than any host has", bytes);
+    if (atomic_load_explicit(&h->reset, memory_order_relaxed))
+        return refuse_reset(h);
     struct thread *t = thread_mine(h);
     if (!t)
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for bookkeeping");
@@ -84,6 +93,11 @@ int cenote_host_alloc(int device, size_t bytes, void **block)
     void *at = thread_alloc(h, t, node, bytes, &claim, &wanted);
     if (!at)
         at = alloc_slowly(h, t, device, node, bytes, wanted, &error);
+    if (at && atomic_load_explicit(&h->reset, memory_order_relaxed)) { /* as this call may have found out */
+        thread_free(h, t, (uint64_t)at, bytes);
+        at = NULL;
+        error = refuse_reset(h);
+    }
     if (!at)
         return fail(h, node, error);
     *block = at;

@@ -141,6 +141,7 @@ struct host {
     struct topology *topology;
     int      nodes;
     struct device *_Atomic devices[DEVICES_MAX];
+    atomic_int reset;               /* device that the program has reset, and with it what was registered there, + 1; 0: none */
     atomic_int near_node[DEVICES_MAX];      /* node + 1, 0: not asked yet */
 
     struct lock growing;
@@ -176,6 +177,8 @@ extern struct lock host_opening;
 /* --- open.c */
 struct host *host_get(int *error);              /* opens with the defaults unless it is open */
 struct device *host_device(struct host *h, int ordinal, int *error);
+void host_look_for_resets(struct host *h);
+bool host_was_reset(struct host *h, const struct device *d); /* by the program, as the last call knows that entered it */
 int  host_node(struct host *h, int device, int *error); /* the node that serves it; -1: error */
 
 /* --- options.c */
@@ -190,6 +193,7 @@ void chunk_unreserve(struct host *h, uint32_t chunk);
 uint32_t chunk_enter(struct host *h, uint32_t chunk);                   /* registered now: its one piece, live. 0: no memory for books */
 uint32_t chunk_leave(struct host *h, uint64_t idle_before, uint64_t step_before, uint64_t least); /* an idle one leaves; 0: there is none */
 void chunk_stay(struct host *h, uint32_t chunk);                        /* it could not */
+bool chunks_are_of(struct host *h, const struct device *d);             /* any */
 uint32_t piece_take(struct host *h, int node, uint64_t bytes, uint64_t alignment);
 uint32_t piece_cut(struct host *h, uint32_t piece, uint64_t bytes, uint64_t alignment); /* of a live one: the rest becomes free. 0: no room */
 void piece_give(struct host *h, uint32_t piece);

@@ -280,6 +280,29 @@ struct device *host_device(struct host *h, int ordinal, int *error)
     return d;
 }
 
+/*
+ * A reset ends the context with all that was registered in it: what lies there is memory as any other. So nothing is handed out any more until all
+ * that was registered there has gone. What other devices have registered is not told apart: jemalloc keeps both.
+ */
+void host_look_for_resets(struct host *h)
+{
+    int reset = 0;
+    for (int i = 0; i < DEVICES_MAX && !reset; i++) {
+        const struct device *d = atomic_load(&h->devices[i]);
+        if (d && atomic_load(&d->was_reset) && chunks_are_of(h, d))
+            reset = i + 1;
+    }
+    atomic_store(&h->reset, reset);
+}
+
+bool host_was_reset(struct host *h, const struct device *d)
+{
+    bool was_reset = atomic_load(&d->was_reset);
+    if (was_reset && !atomic_load(&h->reset))
+        host_look_for_resets(h);
+    return was_reset;
+}
+
 int cenote_host_stream_set_immortal(int device, cenote_stream stream)
 {
     int error = CENOTE_OK;

@@ -45,8 +45,8 @@ static bool use_is_done(struct host *h, const struct use *u)
     if (!u->event && !u->is_swept)
         return false;
     struct device *d = atomic_load(&h->devices[u->device]);
-    bool done = device_enter(d) == CUDA_SUCCESS &&
-                (u->event ? d->driver->cuEventQuery(u->event) == CUDA_SUCCESS : sweep_is_done(h, d, u->freed));
+    bool inside = device_enter(d) == CUDA_SUCCESS;
+    bool done = inside ? u->event ? d->driver->cuEventQuery(u->event) == CUDA_SUCCESS : sweep_is_done(h, d, u->freed) : host_was_reset(h, d);
     device_leave(d);
     return done;
 }
@@ -165,6 +165,8 @@ static CUresult wait_for_devices(struct host *h)
         CUresult result = device_enter(d);
         if (!result)
             result = wait_outside(d, NULL);
+        else if (host_was_reset(h, d))
+            result = CUDA_SUCCESS; /* nothing runs there any more */
         device_leave(d);
         if (result && (!first || !driver_result_is_sticky(result)))
             first = result;
@@ -182,8 +184,9 @@ static CUresult wait_for_use(struct host *h, const struct use *u)
         result = wait_outside(d, u->event);
     while (!result && !u->event && u->is_swept && (event = sweep_awaits(h, d, u->freed)))
         result = wait_outside(d, event);
+    bool was_reset = host_was_reset(h, d);
     device_leave(d);
-    return result;
+    return was_reset ? CUDA_SUCCESS : result;
 }
 
 /* For the events of all that is pending. LOCKING: `walking`. */

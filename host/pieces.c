@@ -380,6 +380,16 @@ void chunk_stay(struct host *h, uint32_t number)
         piece_give(h, piece);
 }
 
+bool chunks_are_of(struct host *h, const struct device *d)
+{
+    bool any = false;
+    lock_take(&h->lock);
+    for (uint32_t number = 1; number < h->chunks.used && !any; number++)
+        any = chunk_at(h, number)->is_registered && chunk_at(h, number)->device == d;
+    lock_give(&h->lock);
+    return any;
+}
+
 /* ---------------------------------------------------------------------------------------------------------------------- checks */
 
 /* Pieces tile their chunk, no two neighbours are free, sums agree, and every live one is found by its address. */

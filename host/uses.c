@@ -330,10 +330,13 @@ int uses_note(struct host *h, uint64_t at, int device, CUstream stream)
         return refuse_stream(device, stream, result);
     bool is_named = !result && !part;
     result = device_enter(d);
-    bool noted = result || !is_named ? note_whole(h, at, device, (struct reach){.is_swept = false}) : note(h, d, at, stream, &result);
+    bool was_reset = result && host_was_reset(h, d);
+    bool noted = was_reset ? true : result || !is_named ? note_whole(h, at, device, (struct reach){.is_swept = false}) : note(h, d, at, stream, &result);
     device_leave(d);
     if (table_is_used_up(h))
         look_for_done(h);
+    if (was_reset)
+        return error_set(CENOTE_DEVICE_LOST, (int)result, "the program has reset device %d: wait for its streams before the block is freed", device);
     if (!noted)
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no memory to note that the block is used: wait for the stream before it is freed");
     if (is_no_stream(result))
