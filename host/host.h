@@ -182,7 +182,7 @@ bool host_was_reset(struct host *h, const struct device *d); /* by the program, 
 int  host_node(struct host *h, int device, int *error); /* the node that serves it; -1: error */
 
 /* --- options.c */
-uint64_t host_memlock(void);                    /* bytes; 0: no limit */
+uint64_t host_memlock(void);                    /* bytes; UINT64_MAX: no limit */
 int  host_options_check(const cenote_host_options *given, size_t size, cenote_host_options *full);
 
 /* --- pieces.c */
@@ -240,10 +240,11 @@ void cache_flush(int cache);
 void cache_destroy(int cache);
 
 /* --- threads.c */
-void threads_open(struct host *h);
+bool threads_open(struct host *h);
 struct thread *thread_begins(struct host *h);                           /* the calling one; NULL: no memory */
 void *thread_alloc(struct host *h, struct thread *t, int node, uint64_t bytes, uint32_t *claim, uint64_t *wanted);
 void thread_free(struct host *h, struct thread *t, uint64_t at, uint64_t requested);
+void thread_free_at_another(struct host *h, uint64_t at, uint64_t requested);
 enum flush { FLUSH_COUNTS, FLUSH_PIECES, FLUSH_ALL };                   /* each with those before; all: what jemalloc keeps, too */
 void threads_flush(struct host *h, enum flush what);
 void thread_drop_caches(struct thread *t);

@@ -64,8 +64,12 @@ static void find(void)
 {
     const char *version = "";
     size_t size = sizeof(version);
-    if (!resolve(RTLD_DEFAULT))
+    bool is_there = resolve(RTLD_DEFAULT);
+    if (!is_there) {
+        driver_forbid_forks(true);
         load();
+        driver_forbid_forks(false);
+    }
     if (!*refusal && (table.mallctl("version", &version, &size, NULL, 0) || version[0] < '5'))
         refuse("pinned host memory needs jemalloc 5; this is \"%.40s\"", version);
 }
@@ -73,12 +77,9 @@ static void find(void)
 const struct jemalloc *jemalloc_table(void)
 {
     static bool was_sought;
-    if (!was_sought) {
-        driver_forbid_forks(true);
+    if (!was_sought)
         find();
-        driver_forbid_forks(false);
-        was_sought = true;
-    }
+    was_sought = true;
     if (*refusal)
         error_set(CENOTE_NOT_SUPPORTED, 0, "%s", refusal);
     return *refusal ? NULL : &table;

@@ -64,11 +64,13 @@ const char *cenote_host_message(void)
 
 /* ---------------------------------------------------------------------------------------------------------- opening and closing */
 
+/* Bytes; 0: none. A limit of almost nothing is one of a byte: nothing may be registered. */
 static uint64_t limit_of(const cenote_host_options *o, uint64_t memory)
 {
-    if (o->limit < 0)
-        return host_memlock();
-    return o->limit > 1 ? (uint64_t)o->limit : (uint64_t)(o->limit * (double)memory);
+    uint64_t bytes = o->limit < 0 ? host_memlock() : o->limit > 1 ? (uint64_t)o->limit : (uint64_t)(o->limit * (double)memory);
+    if (o->limit == 0 || bytes == UINT64_MAX)
+        return 0;
+    return bytes ? bytes : 1;
 }
 
 static int open_topology(struct host *h)
@@ -91,6 +93,8 @@ static int open_topology(struct host *h)
 
 static int open_parts(struct host *h)
 {
+    if (!threads_open(h))
+        return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "the process has as many keys for the end of threads (pthread_key_create) as there can be");
     if (!driver_stay_loaded())
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "the library cannot be kept loaded: %s", dlerror());
     int error = jemalloc_table() ? open_topology(h) : CENOTE_NOT_SUPPORTED;
@@ -100,7 +104,7 @@ static int open_parts(struct host *h)
     uint64_t addresses = memory * ADDRESSES_RATIO > ADDRESSES_LEAST ? memory * ADDRESSES_RATIO : ADDRESSES_LEAST;
     h->limit = limit_of(&h->options, memory);
     if (!pieces_open(h, addresses))
-        return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for bookkeeping");
+        return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no addresses, or no host memory for bookkeeping (see ulimit -v)");
     return arenas_open(h);
 }
 
@@ -133,7 +137,6 @@ static int open_new(const cenote_host_options *given, size_t size)
     h->opened = clock_ns();
     lock_open(&h->growing, LOCK_TURN);
     pthread_mutex_init(&h->walking, NULL);
-    threads_open(h);
     error = host_options_check(given, size, &h->options);
     h->large = h->options.large_kib ? (uint64_t)h->options.large_kib << 10 : UINT64_MAX;
     if (!error)
