@@ -156,6 +156,7 @@ struct host {
     record  *records;               /* by HOST_GRAIN */
     struct table pieces, chunks, uses;
     uint32_t looked;                /* use that was looked at last */
+    atomic_bool uses_are_short;     /* the table has none left but new ones: those that are done are due to be looked for */
     struct index starts;            /* of live pieces */
     struct node  node[NODES_MAX];
 

@@ -85,8 +85,10 @@ static int open_topology(struct host *h)
     h->nodes = topology_nodes(h->topology);
     if (h->nodes > NODES_MAX)
         h->nodes = NODES_MAX;
-    if (h->options.node >= 0 && topology_node_named(h->topology, h->options.node) < 0)
-        return error_set(CENOTE_BAD_OPTION, 0, "there is no NUMA node %d: see `node` in CENOTE_HOST_CONF", h->options.node);
+    int named = h->options.node >= 0 ? topology_node_named(h->topology, h->options.node) : 0;
+    if (named < 0 || named >= h->nodes)
+        return error_set(CENOTE_BAD_OPTION, 0, named < 0 ? "there is no NUMA node %d: see `node` in CENOTE_HOST_CONF"
+                         : "NUMA node %d has %d before it, and no more can be used: see `node` in CENOTE_HOST_CONF", h->options.node, NODES_MAX);
     h->options.topology = NULL; /* the caller's text */
     return CENOTE_OK;
 }

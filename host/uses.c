@@ -123,6 +123,8 @@ static uint32_t find(struct host *h, uint64_t at, int device, uint64_t key)
 static uint32_t add(struct host *h, uint64_t at, int device, uint64_t key)
 {
     uint32_t use = table_take(&h->uses);
+    if (!h->uses.free_count)
+        atomic_store_explicit(&h->uses_are_short, true, memory_order_relaxed);
     if (!use)
         return 0;
     *use_at(h, use) = (struct use){.at = at, .stream = key, .device = device, .next = first_of(h, at)};
@@ -286,7 +288,7 @@ static void look_at(struct host *h, uint32_t use)
     device_leave(d);
 }
 
-/* The table grows, or has grown. A thread that walks has its own way to make it smaller. */
+/* The table would grow next. A thread that walks has its own way to make room. */
 static void look_for_done(struct host *h)
 {
     if (pthread_mutex_trylock(&h->walking))
@@ -299,14 +301,6 @@ static void look_for_done(struct host *h)
             look_at(h, use);
     }
     pthread_mutex_unlock(&h->walking);
-}
-
-static bool table_is_used_up(struct host *h)
-{
-    lock_take(&h->lock);
-    bool is_used_up = !h->uses.free_count;
-    lock_give(&h->lock);
-    return is_used_up;
 }
 
 /* ------------------------------------------------------------------------------------------------------------------------------ */
@@ -333,7 +327,7 @@ int uses_note(struct host *h, uint64_t at, int device, CUstream stream)
     bool was_reset = result && host_was_reset(h, d);
     bool noted = was_reset ? true : result || !is_named ? note_whole(h, at, device, (struct reach){.is_swept = false}) : note(h, d, at, stream, &result);
     device_leave(d);
-    if (table_is_used_up(h))
+    if (atomic_load_explicit(&h->uses_are_short, memory_order_relaxed) && atomic_exchange(&h->uses_are_short, false))
         look_for_done(h);
     if (was_reset)
         return error_set(CENOTE_DEVICE_LOST, (int)result, "the program has reset device %d: wait for its streams before the block is freed", device);

@@ -270,6 +270,66 @@ CASE(uses_that_are_done_go_beside_one_that_is_not)
     card_close(&card);
 }
 
+/* To its last number: then a use is refused, the earlier ones hold, and there is room again when some are over. */
+CASE(the_table_of_uses_is_full)
+{
+    struct card card;
+    card_open(&card);
+    struct host *h = atomic_load(&host_opened);
+    char *block = pinned_take(BYTES);
+    memset(block, 5, BYTES);
+    copy_late(card.there, block, card.scene.stream[B]);
+    lock_take(&h->lock);
+    while (table_take(&h->uses))
+        ;
+    EXPECT_EQ(h->uses.used, USES_MAX + 1);
+    lock_give(&h->lock);
+    EXPECT_EQ(cenote_host_use(block, 0, card.scene.stream[C]), CENOTE_OUT_OF_HOST_MEMORY);
+    DONE(cenote_host_use(block, 0, card.scene.stream[B]));
+    lock_take(&h->lock);
+    table_give(&h->uses, USES_MAX);
+    lock_give(&h->lock);
+    DONE(cenote_host_use(block, 0, card.scene.stream[C]));
+    EXPECT_EQ(RECORD_USES(atomic_load(record_of(h, (uint64_t)block))), USES_MAX);
+    expect_kept(&card, block);
+    card_close(&card);
+}
+
+/* A block that two devices use waits for both. */
+CASE(two_devices_use_one_block)
+{
+    struct scene scene;
+    CUcontext second;
+    CUstream stream;
+    CUdeviceptr there[2];
+    cenote_host_options options = pinned_options();
+    pinned_open_devices(&scene, &options, 2);
+    DONE(cuMemAlloc(&there[0], BYTES));
+    DONE(cuDevicePrimaryCtxRetain(&second, 1));
+    DONE(cuCtxPushCurrent(second));
+    DONE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    DONE(cuMemAlloc(&there[1], BYTES));
+    char *block = pinned_take(BYTES);
+    DONE(sim_launch_wait(stream, 10 * MSEC));
+    DONE(cuMemcpyHtoDAsync(there[1], block, BYTES, stream));
+    DONE(cenote_host_use(block, 1, stream));
+    DONE(cuCtxPopCurrent(NULL));
+    DONE(sim_launch_wait(scene.stream[A], 20 * MSEC));
+    DONE(cuMemcpyHtoDAsync(there[0], block, BYTES, scene.stream[A]));
+    DONE(cenote_host_use(block, 0, scene.stream[A]));
+    DONE(cenote_host_free(block));
+    for (int done = 0; done < 3; done++) {
+        DONE(cenote_host_trim(UINT64_MAX, 0));
+        EXPECT_EQ(pinned_stats().pending_blocks, done < 2);
+        sim_advance(12 * MSEC);
+    }
+    DONE(cuMemFree(there[0]));
+    DONE(cuMemFree(there[1]));
+    DONE(cuStreamDestroy(stream));
+    DONE(cuDevicePrimaryCtxRelease(1));
+    pinned_close(&scene);
+}
+
 /* ------------------------------------------------------------------------------------------------------------------ two threads at once */
 
 static pthread_barrier_t together;
