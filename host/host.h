@@ -156,7 +156,8 @@ struct host {
     record  *records;               /* by HOST_GRAIN */
     struct table pieces, chunks, uses;
     uint32_t looked;                /* use that was looked at last */
-    atomic_bool uses_are_short;     /* the table has none left but new ones: those that are done are due to be looked for */
+    uint32_t few_uses;              /* as the table's first memory has room for */
+    atomic_bool uses_are_short;     /* more than half of the table is in use, and that is not few: those that are done are due to be looked for */
     struct index starts;            /* of live pieces */
     struct node  node[NODES_MAX];
 

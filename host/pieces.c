@@ -49,7 +49,7 @@ static bool open_tables(struct host *h)
     h->records = memory_map(h->units * (UNIT / HOST_GRAIN) * sizeof(record));
     return h->taken && h->chunk_of && h->records && table_open(&h->chunks, sizeof(struct chunk), h->units) &&
            table_open(&h->pieces, sizeof(struct block), pages < PIECES_MAX ? (uint32_t)pages : PIECES_MAX) &&
-           table_open(&h->uses, sizeof(struct use), USES_MAX);
+           table_open(&h->uses, sizeof(struct use), USES_MAX) && table_commit(&h->uses, 2) && (h->few_uses = h->uses.committed);
 }
 
 /* But for chunks that the driver would not let go of: they stay where they are. */

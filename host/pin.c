@@ -129,7 +129,7 @@ static bool leave(struct host *h, const struct device *inside, uint32_t number)
     return true;
 }
 
-/* Gives back idle chunks until `keep` bytes are registered. One that the driver keeps is idle anew, and keeps no other. LOCKING: `growing`, inside. */
+/* Idle chunks go until `keep` bytes are registered. One that the driver keeps is idle anew, and keeps no other. LOCKING: `growing`, inside. */
 static uint64_t release(struct host *h, const struct device *inside, uint64_t keep, uint64_t idle_before, uint64_t step_before)
 {
     uint64_t before = h->registered, now = clock_ns();

@@ -5,7 +5,7 @@
  * the block, so that a block is free as soon as its last copy is done. (cenote_use of device memory records at the free: kernels go on
  * using a block without a call that says so.) One event for each stream of a block: later uses move it.
  *
- *     use: event recorded -----> again: event moved -----> the event is done, and the table would grow: gone
+ *     use: event recorded -----> again: event moved -----> the event is done, and a new use looks: gone
  *         |                         |                      the block is freed: pending.c
  *         +-----------+-------------+
  *                     v no event can be had
@@ -15,9 +15,9 @@
  * stream is being captured, so that replays may use the block on any stream. All these are one use for each device of the block, of the device as a
  * whole: it stays until the block is freed. A sweep (sweeps.c) may stand for it, if replays are all that it is for, or streams that a sweep covers.
  *
- * A block that stays, and is used by ever new streams, has uses that are done. So before the table of uses grows, two uses of any blocks are looked
- * at, in turn: there are at most twice as many as have yet to run, or wait. That is also why a stream that cannot be identified, where the driver has
- * no ids, may have a new use at each call.
+ * A block that stays, and is used by ever new streams, has uses that are done. So while more than half of the table is in use each new use looks at
+ * two others, of any blocks, in turn. In a round all are looked at, and half as many are new: the table grows only if more than half of it have yet to
+ * run, or wait. That is also why a stream that cannot be identified, where the driver has no ids, may have a new use at each call.
  *
  * Events are recorded with the care of driver/touch.c with announced:0, so that the default stream has one at any time.
  *
@@ -31,7 +31,7 @@
 
 #define LEGACY_STREAM    1ull
 #define KEY_THREAD       (1ull << 63)
-#define LOOKS            2      /* for each use that the table grows by: fewer than two would not catch up */
+#define LOOKS            2      /* for each new use: fewer than two would not catch up */
 
 static bool is_default_handle(CUstream stream)
 {
@@ -123,7 +123,7 @@ static uint32_t find(struct host *h, uint64_t at, int device, uint64_t key)
 static uint32_t add(struct host *h, uint64_t at, int device, uint64_t key)
 {
     uint32_t use = table_take(&h->uses);
-    if (!h->uses.free_count)
+    if (h->uses.used > h->few_uses && 2 * h->uses.free_count < h->uses.used)
         atomic_store_explicit(&h->uses_are_short, true, memory_order_relaxed);
     if (!use)
         return 0;
@@ -134,13 +134,11 @@ static uint32_t add(struct host *h, uint64_t at, int device, uint64_t key)
     return 0;
 }
 
-/* It is not a use of its block any more. False: the block was freed, and it stays one. */
+/* It is not a use of its block any more. False: the block was freed a moment ago, and this is the first of its uses: it stays that. */
 static bool take_out(struct host *h, uint32_t use)
 {
     const struct use *u = use_at(h, use);
     uint32_t before = first_of(h, u->at);
-    if (u->freed)
-        return false;
     if (before == use)
         return set_first(h, u->at, u->next);
     while (use_at(h, before)->next != use)
@@ -288,7 +286,7 @@ static void look_at(struct host *h, uint32_t use)
     device_leave(d);
 }
 
-/* The table would grow next. A thread that walks has its own way to make room. */
+/* A thread that walks has its own way to make room. */
 static void look_for_done(struct host *h)
 {
     if (pthread_mutex_trylock(&h->walking))
@@ -307,8 +305,8 @@ static void look_for_done(struct host *h)
 
 static int refuse_stream(int device, CUstream stream, CUresult result)
 {
-    return error_set(CENOTE_INVALID, (int)result, "%p is no stream of device %d, or not of its primary context, in which memory is pinned: wait for it "
-                     "before the block is freed", (void *)stream, device);
+    return error_set(CENOTE_INVALID, (int)result, "%p is no stream of device %d, or not of its primary context, in which memory is pinned: wait for "
+                     "it before the block is freed", (void *)stream, device);
 }
 
 int uses_note(struct host *h, uint64_t at, int device, CUstream stream)
@@ -325,7 +323,7 @@ int uses_note(struct host *h, uint64_t at, int device, CUstream stream)
     bool is_named = !result && !part;
     result = device_enter(d);
     bool was_reset = result && host_was_reset(h, d);
-    bool noted = was_reset ? true : result || !is_named ? note_whole(h, at, device, (struct reach){.is_swept = false}) : note(h, d, at, stream, &result);
+    bool noted = was_reset || (result || !is_named ? note_whole(h, at, device, (struct reach){.is_swept = false}) : note(h, d, at, stream, &result));
     device_leave(d);
     if (atomic_load_explicit(&h->uses_are_short, memory_order_relaxed) && atomic_exchange(&h->uses_are_short, false))
         look_for_done(h);

@@ -1,6 +1,7 @@
 /*
  * test_faults.c: every driver call that pinned memory makes fails once, and for good from then on, with errors that pass and with one that
- * ends the context; so does host memory for books. Afterwards: contents are right, structures are sound, everything can be given back, and the card's books are empty,
+ * ends the context; so does host memory for books.
+ * Afterwards: contents are right, structures are sound, everything can be given back, and the card's books are empty,
  * but for what the driver would not take back.
  */
 #include "base/memory.h"

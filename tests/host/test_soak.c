@@ -1,11 +1,12 @@
 /*
  * test_soak.c: random programs of pinned memory with the GPU behind: threads take blocks of all sizes, copy from them and into them on streams of all
- * kinds, capture graphs and replay them, hand blocks to each other, and end while their copies run; some settings forget a guarantee that a driver may
- * lack. Copies read and write when they run. So a block that was handed out too early is found by its words: what a copy read is compared on the
- * device, what lies in a block is compared here.
+ * kinds, capture graphs and replay them, hand blocks to each other, and end while their copies run, on one device or two, with a driver that has no
+ * ids of streams in some, and with calls that fail in some. Copies read and write when they run. So a block that was handed out too early is found by
+ * its words: what a copy read is compared on the device, what lies in a block is compared here.
  *
  * Environment variables: SOAK_SEED (the first), SOAK_STEPS (operations of a thread), CENOTE_TEST_ROUNDS (more seeds: rounds.h).
  */
+#include "base/memory.h"
 #include "host/host.h"
 #include "tests/host/pinned.h"
 #include "tests/rounds.h"
@@ -24,7 +25,7 @@ enum stream_kind { SHARED_STREAM, DEFAULT_STREAM, OWN_STREAM, NEW_STREAM, KINDS 
 
 struct program {            /* what a seed decides */
     uint64_t seed;
-    bool     announced, ids, limited;
+    bool     announced, ids, limited, faults;
     int      devices;
 };
 
@@ -33,6 +34,7 @@ struct worker {
     uint64_t     random;
     CUdeviceptr  room[ROOMS];
     CUevent      last[ROOMS];   /* behind the last work on the room */
+    CUdeviceptr  far;           /* room on the second device */
     int          next;
     CUstream     stream;        /* the one of NEW_STREAM */
     int          left;          /* operations until it is another one */
@@ -40,8 +42,9 @@ struct worker {
 
 struct soak {
     struct program   program;
-    CUcontext        context;
+    CUcontext        context, second;
     CUstream         shared[SHARED];
+    CUstream         far;           /* of the second device, if there is one */
     void *_Atomic    shelf[SHELF];
     pthread_rwlock_t captures;      /* readers: threads that capture; announced, nothing may wait for the device then */
     _Atomic uint64_t wrong, refused, names;
@@ -56,10 +59,29 @@ static uint64_t pick(uint64_t *random, uint64_t below)
     return (z ^ z >> 31) % below;
 }
 
+/* Driver calls of cenote's and host memory fail in some programs: then calls may be refused, but for a free, and contents are right all the same. */
+static void may(struct soak *soak, int error)
+{
+    bool excused = soak->program.faults && (error == CENOTE_DRIVER || error == CENOTE_OUT_OF_HOST_MEMORY);
+    if (error && !excused && !atomic_fetch_add(&soak->refused, 1))
+        fprintf(stderr, "seed %llu: %d: %s\n", (unsigned long long)soak->program.seed, error, cenote_host_message());
+}
+
 static void must(struct soak *soak, int error)
 {
     if (error && !atomic_fetch_add(&soak->refused, 1))
         fprintf(stderr, "seed %llu: %d: %s\n", (unsigned long long)soak->program.seed, error, cenote_host_message());
+}
+
+/* Some call after this one fails, of all threads. */
+static void order_a_fault(struct worker *w)
+{
+    static const char *const calls[] = {"cuMemHostRegister", "cuMemHostUnregister", "cuEventCreate", "cuEventRecord", "cuEventQuery", "cuEventDestroy",
+                                        "cuEventSynchronize", "cuCtxSynchronize", "cuCtxPushCurrent", "cuStreamGetId", "cuStreamIsCapturing"};
+    if (pick(&w->random, 12) == 0)
+        memory_fail(1 + pick(&w->random, 4), false);
+    else
+        fault_arm(calls[pick(&w->random, sizeof calls / sizeof *calls)], 1 + pick(&w->random, 30), CUDA_ERROR_OUT_OF_MEMORY, false);
 }
 
 /* ------------------------------------------------------------------------------------------------------------------ what blocks hold */
@@ -86,7 +108,7 @@ static uint64_t *take(struct worker *w)
     int error = cenote_host_alloc((int)pick(&w->random, (uint64_t)w->soak->program.devices), bytes, &block);
     if (error == CENOTE_OUT_OF_HOST_MEMORY && w->soak->program.limited)
         return NULL;
-    must(w->soak, error);
+    may(w->soak, error);
     if (block)
         fill(w->soak, block);
     return block;
@@ -123,6 +145,26 @@ static int room_for(struct worker *w, CUstream stream)
     return room;
 }
 
+/* A refusal for lack of memory notes nothing: the program waits. */
+static void use(struct worker *w, uint64_t *block, int device, CUstream stream)
+{
+    int error = cenote_host_use(block, device, stream);
+    may(w->soak, error);
+    if (error == CENOTE_OUT_OF_HOST_MEMORY)
+        must(w->soak, cuStreamSynchronize(stream));
+}
+
+/* On the other device. */
+static void copy_far(struct worker *w, uint64_t *block)
+{
+    CUstream stream = w->soak->far;
+    must(w->soak, cuCtxPushCurrent(w->soak->second));
+    must(w->soak, cuMemcpyHtoDAsync(w->far, block, COPY, stream));
+    use(w, block, 1, stream);
+    must(w->soak, sim_launch_expect(stream, w->far, block[0], COPY));
+    must(w->soak, cuCtxPopCurrent(NULL));
+}
+
 /* The device reads the block when the copy runs, and says whether it had the right words. */
 static void copy_from(struct worker *w, uint64_t *block)
 {
@@ -131,7 +173,7 @@ static void copy_from(struct worker *w, uint64_t *block)
     if (pick(&w->random, 2))
         must(w->soak, sim_launch_wait(stream, pick(&w->random, 100) * 1000));
     must(w->soak, cuMemcpyHtoDAsync(w->room[room], block, COPY, stream));
-    must(w->soak, cenote_host_use(block, 0, stream));
+    use(w, block, 0, stream);
     must(w->soak, sim_launch_expect(stream, w->room[room], block[0], COPY));
     must(w->soak, cuEventRecord(w->last[room], stream));
 }
@@ -143,7 +185,7 @@ static void copy_into(struct worker *w, uint64_t *block)
     int room = room_for(w, stream);
     must(w->soak, sim_launch_fill(stream, w->room[room], pick(&w->random, UINT64_MAX) | 1, COPY));
     must(w->soak, cuMemcpyDtoHAsync(block, w->room[room], COPY, stream));
-    must(w->soak, cenote_host_use(block, 0, stream));
+    use(w, block, 0, stream);
     must(w->soak, cuEventRecord(w->last[room], stream));
     must(w->soak, cenote_host_free(block));
 }
@@ -186,17 +228,17 @@ static void look_on(struct worker *w, const void *block)
     cenote_host_stats stats;
     switch (pick(&w->random, 6)) {
     case 0:
-        must(soak, cenote_host_trim(pick(&w->random, 2) * LOW, 0));
+        may(soak, cenote_host_trim(pick(&w->random, 2) * LOW, 0));
         break;
     case 1:
         if (soak->program.announced)
             pthread_rwlock_wrlock(&soak->captures);
-        must(soak, cenote_host_trim(0, CENOTE_TRIM_WAIT));
+        may(soak, cenote_host_trim(0, CENOTE_TRIM_WAIT));
         if (soak->program.announced)
             pthread_rwlock_unlock(&soak->captures);
         break;
     case 2:
-        must(soak, cenote_host_step());
+        may(soak, cenote_host_step());
         break;
     case 3:
         must(soak, cenote_host_check());
@@ -218,6 +260,11 @@ static void worker_begins(struct worker *w, struct soak *soak, uint64_t seed)
         must(soak, cuMemAlloc(&w->room[i], COPY));
         must(soak, cuEventCreate(&w->last[i], CU_EVENT_DISABLE_TIMING));
     }
+    if (!soak->second)
+        return;
+    must(soak, cuCtxPushCurrent(soak->second));
+    must(soak, cuMemAlloc(&w->far, COPY));
+    must(soak, cuCtxPopCurrent(NULL));
 }
 
 /* Its rooms are in use. */
@@ -234,6 +281,7 @@ static void worker_frees(const struct worker *w)
         must(w->soak, cuEventDestroy(w->last[i]));
         must(w->soak, cuMemFree(w->room[i]));
     }
+    must(w->soak, w->far ? cuMemFree(w->far) : CUDA_SUCCESS);
 }
 
 static void operate(struct worker *w, uint64_t *block)
@@ -241,11 +289,18 @@ static void operate(struct worker *w, uint64_t *block)
     check(w->soak, block);
     for (uint64_t copies = pick(&w->random, 4); copies; copies--)
         copy_from(w, block);
+    if (w->far && !pick(&w->random, 4))
+        copy_far(w, block);
+    if (w->soak->program.faults && !pick(&w->random, 8))
+        order_a_fault(w);
     if (!pick(&w->random, 8))
         look_on(w, block);
     switch (pick(&w->random, 4)) {
     case 0:
-        capture(w, block);
+        if (w->soak->program.faults) /* an allocation that fails otherwise waits for the device, which would end a capture */
+            must(w->soak, cenote_host_free(block));
+        else
+            capture(w, block);
         break;
     case 1: /* the next thread has it, with the copies on their way */
         block = atomic_exchange(&w->soak->shelf[pick(&w->random, SHELF)], block);
@@ -319,6 +374,12 @@ static void open_soak(struct soak *soak, struct scene *scene)
     DONE(cenote_host_open(&options));
     soak->context = scene->context;
     pthread_rwlock_init(&soak->captures, NULL);
+    if (p->devices > 1) {
+        DONE(cuDevicePrimaryCtxRetain(&soak->second, 1));
+        DONE(cuCtxPushCurrent(soak->second));
+        DONE(cuStreamCreate(&soak->far, CU_STREAM_NON_BLOCKING));
+        DONE(cuCtxPopCurrent(NULL));
+    }
     for (int i = 0; i < SHARED; i++) {
         DONE(cuStreamCreate(&soak->shared[i], CU_STREAM_NON_BLOCKING));
         DONE(cenote_host_stream_set_immortal(0, soak->shared[i]));
@@ -345,6 +406,10 @@ static void close_soak(struct soak *soak, struct scene *scene)
     for (int i = 0; i < SHARED; i++)
         DONE(cuStreamDestroy(soak->shared[i]));
     pthread_rwlock_destroy(&soak->captures);
+    if (soak->second) {
+        DONE(cuStreamDestroy(soak->far));
+        DONE(cuDevicePrimaryCtxRelease(1));
+    }
     pinned_close(scene);
 }
 
@@ -364,7 +429,11 @@ static void run(struct program program, int steps)
     }
     for (int i = 0; i < THREADS; i++)
         pthread_join(thread[i], NULL);
+    fault_disarm();
+    memory_fail(0, false);
     DONE(cuCtxSynchronize());
+    if (soak.far)
+        DONE(cuStreamSynchronize(soak.far));
     for (int i = 0; i < 2 * THREADS; i++)
         worker_frees(&worker[i]);
     close_soak(&soak, &scene);
@@ -372,25 +441,32 @@ static void run(struct program program, int steps)
         fprintf(stderr, "seed %llu failed\n", (unsigned long long)program.seed);
 }
 
-static void run_all(bool announced)
+static void run_all(bool announced, bool faults)
 {
     const char *first = getenv("SOAK_SEED"), *steps = getenv("SOAK_STEPS");
     uint64_t seed = first ? strtoull(first, NULL, 0) : 1;
     pinned_write_machine_down();
     for (int i = 0; i < rounds(4) && !CU_get_number_of_failures(); i++, seed++) {
-        struct program program = {seed, announced, .ids = seed % 3 != 0, .limited = !announced && seed % 2, .devices = seed % 2 ? 1 : 2};
+        struct program program = {seed, announced, .ids = seed % 3 != 0, .faults = faults};
+        program.limited = !announced && seed % 2;
+        program.devices = seed % 2 ? 1 : 2;
         run(program, steps ? atoi(steps) : 400);
     }
 }
 
 CASE(captures_are_announced)
 {
-    run_all(true);
+    run_all(true, false);
 }
 
 CASE(captures_are_not_announced)
 {
-    run_all(false);
+    run_all(false, false);
+}
+
+CASE(calls_fail)
+{
+    run_all(true, true);
 }
 
 SCENES_MAIN("soak")
