@@ -226,7 +226,7 @@ static void look_on(struct worker *w, const void *block)
     struct soak *soak = w->soak;
     cenote_host_block found;
     cenote_host_stats stats;
-    switch (pick(&w->random, 6)) {
+    switch (pick(&w->random, 7)) {
     case 0:
         may(soak, cenote_host_trim(pick(&w->random, 2) * LOW, 0));
         break;
@@ -245,6 +245,10 @@ static void look_on(struct worker *w, const void *block)
         break;
     case 4:
         must(soak, cenote_host_read_stats(-1, &stats) || cenote_host_reset_peaks());
+        break;
+    case 5: /* without captures the promise may come and go */
+        if (soak->program.faults)
+            may(soak, cenote_host_set_announced((int)pick(&w->random, 2)));
         break;
     default:
         must(soak, cenote_host_find((const char *)block + COPY - 1, &found) || found.start != block);
@@ -368,6 +372,10 @@ static void open_soak(struct soak *soak, struct scene *scene)
     options.limit = p->limited ? LOW : 0;
     options.trim_every = 3;
     options.decay_ms = 1;
+    options.large_kib = (uint32_t[]){14, 0, 1, 64}[p->seed / 2 % 4];
+    options.chunk_mib = p->seed % 5 ? 64 : 2;
+    options.huge_pages = p->seed % 7 == 0;
+    options.topology = p->seed % 3 == 0 ? TOPOLOGIES "two-nodes.xml" : NULL;
     scene_open_card(scene, &shape);
     if (!p->ids)
         sim_hide("cuStreamGetId");
@@ -398,6 +406,8 @@ static void close_soak(struct soak *soak, struct scene *scene)
     EXPECT_EQ(soak->wrong, 0);
     EXPECT_EQ(soak->refused, 0);
     DONE(cuCtxSynchronize());
+    if (soak->program.faults)
+        DONE(cenote_host_set_announced(1)); /* what has no event waits for the device as a whole */
     DONE(cenote_host_trim(0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(pinned_stats().pending_blocks, 0);
     EXPECT_EQ(pinned_stats().blocks.current, 0);
