@@ -12,12 +12,12 @@
  *     part of the block's one use of the whole device
  *
  * No event can be had where the driver says no, on the default stream of a green context, whose handle means another stream in here, and while the
- * stream is being captured, so that replays may use the block on any stream. All these are one use for each device of the block, of the device as a
- * whole: it stays until the block is freed. A sweep (sweeps.c) may stand for it, if replays are all that it is for, or streams that a sweep covers.
+ * stream is being captured: replays may use the block on any stream. All these are one use for each device of the block, of the device as a whole:
+ * it stays until the block is freed. A sweep (sweeps.c) may stand for it, if it is for replays alone, or for streams that a sweep covers.
  *
  * A block that stays, and is used by ever new streams, has uses that are done. So while more than half of the table is in use each new use looks at
- * two others, of any blocks, in turn. In a round all are looked at, and half as many are new: the table grows only if more than half of it have yet to
- * run, or wait. That is also why a stream that cannot be identified, where the driver has no ids, may have a new use at each call.
+ * two others, of any blocks, in turn. In a round all are looked at, and half as many are new: the table grows only if more than half of it has yet
+ * to run, or waits. That is also why a stream that cannot be identified, where the driver has no ids, may have a new use at each call.
  *
  * Events are recorded with the care of driver/touch.c with announced:0, so that the default stream has one at any time.
  *

@@ -74,10 +74,10 @@ CENOTE_API int cenote_host_free(void *block);
 
 /*
  * What is on `stream` of `device` now may be using the block: its memory is not handed out again before that is done. Call it after
- * each copy, while the stream exists; several threads may do so for one block. CENOTE_INVALID: the stream is of another device, or of another context
- * than the device's primary one, and nothing is noted: wait for it before the free. In a stream capture the copies of a graph happen whenever it is
- * replayed: keep the block for as long. With announced:0 the last replays before the free are waited for on the default stream and on immortal streams
- * alone: tell those on other streams with this call.
+ * each copy, while the stream exists; several threads may do so for one block. CENOTE_INVALID: the stream is of another device, or of a context that
+ * is not the device's primary one, and nothing is noted: wait for it before the free. In a stream capture the copies of a graph happen whenever it is
+ * replayed: keep the block for as long. With announced:0 the last replays before the free are waited for on the default stream and on immortal
+ * streams alone: tell those on other streams with this call.
  */
 CENOTE_API int cenote_host_use(void *block, int device, cenote_stream stream);
 

@@ -76,8 +76,8 @@ static void must(struct soak *soak, int error)
 /* Some call after this one fails, of all threads. */
 static void order_a_fault(struct worker *w)
 {
-    static const char *const calls[] = {"cuMemHostRegister", "cuMemHostUnregister", "cuEventCreate", "cuEventRecord", "cuEventQuery", "cuEventDestroy",
-                                        "cuEventSynchronize", "cuCtxSynchronize", "cuCtxPushCurrent", "cuStreamGetId", "cuStreamIsCapturing"};
+    static const char *const calls[] = {"cuMemHostRegister", "cuMemHostUnregister", "cuEventCreate", "cuEventRecord", "cuEventQuery",
+                                        "cuEventDestroy", "cuEventSynchronize", "cuCtxSynchronize", "cuCtxPushCurrent", "cuStreamGetId", "cuStreamIsCapturing"};
     if (pick(&w->random, 12) == 0)
         memory_fail(1 + pick(&w->random, 4), false);
     else
