@@ -77,7 +77,8 @@ static void must(struct soak *soak, int error)
 static void order_a_fault(struct worker *w)
 {
     static const char *const calls[] = {"cuMemHostRegister", "cuMemHostUnregister", "cuEventCreate", "cuEventRecord", "cuEventQuery",
-                                        "cuEventDestroy", "cuEventSynchronize", "cuCtxSynchronize", "cuCtxPushCurrent", "cuStreamGetId", "cuStreamIsCapturing"};
+                                        "cuEventDestroy", "cuEventSynchronize", "cuCtxSynchronize", "cuCtxPushCurrent", "cuStreamGetId",
+                                        "cuStreamIsCapturing"};
     if (pick(&w->random, 12) == 0)
         memory_fail(1 + pick(&w->random, 4), false);
     else
