@@ -113,6 +113,7 @@ CASE(one_of_two_devices_is_lost)
     void *first = take_near(0, 3 * MIB), *other = take_near(1, 30 * MIB);
     sim_lose_context(0, CUDA_ERROR_ILLEGAL_ADDRESS);
     DONE(cenote_host_free(first));
+    DONE(cenote_host_trim(UINT64_MAX, 0)); /* it is idle for longer than the other */
     DONE(cenote_host_free(other));
     DONE(cenote_host_trim(0, 0));
     EXPECT_EQ(pinned_stats().registered.current, 4 * MIB);
