@@ -39,7 +39,7 @@ typedef struct cenote_host_options {
     uint32_t    trim_every;
     uint32_t    budget_percent;
     uint32_t    unused;        /* 0 */
-    double      limit;         /* above 1: bytes; up to 1: part of what the process may have; below 0: RLIMIT_MEMLOCK */
+    double      limit;         /* above 1: bytes, 2 MiB at least; up to 1: part of what the process may have; 0: none; -1: RLIMIT_MEMLOCK */
     const char *topology;      /* hwloc's XML of a machine, by path; NULL: this one. Read during the call alone */
     uint32_t    announced;     /* 1: all captures are announced, or none is open when devices are waited for */
     uint32_t    unused2;       /* 0 */
