@@ -251,7 +251,10 @@ static uint64_t take(struct host *h, struct per_node *p, int node, uint64_t *hel
     return piece ? piece_of(h, piece)->at : 0;
 }
 
-/* NULL: `wanted` bytes have to be registered first. Takes from `claim`, a live piece, and sets it to 0, where it needs to. */
+/*
+ * NULL: `wanted` bytes have to be registered first; 0: that would not help (arena_alloc). Takes from `claim`, a live piece, and sets it to 0, where it
+ * needs to.
+ */
 void *thread_alloc(struct host *h, struct thread *t, int node, uint64_t bytes, uint32_t *claim, uint64_t *wanted)
 {
     struct per_node *p = &t->node[node];
