@@ -92,8 +92,8 @@ int cenote_host_alloc(int device, size_t bytes, void **block)
     uint64_t wanted = 0;
     void *at = thread_alloc(h, t, node, bytes, &claim, &wanted);
     if (!at && !wanted)
-        error = error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "this thread is about to end, and jemalloc, from which blocks of %zu bytes come, has left it: "
-                          "larger ones can be had", bytes);
+        error = error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "this thread is about to end, and jemalloc, from which blocks of %zu bytes come, has left "
+                          "it: larger ones can be had", bytes);
     else if (!at)
         at = alloc_slowly(h, t, device, node, bytes, wanted, &error);
     if (at && atomic_load_explicit(&h->reset, memory_order_relaxed)) { /* as this call may have found out */

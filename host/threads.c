@@ -252,8 +252,8 @@ static uint64_t take(struct host *h, struct per_node *p, int node, uint64_t *hel
 }
 
 /*
- * NULL: `wanted` bytes have to be registered first; 0: that would not help (arena_alloc). Takes from `claim`, a live piece, and sets it to 0, where it
- * needs to.
+ * NULL: `wanted` bytes have to be registered first; 0: that would not help (arena_alloc). Takes from `claim`, a live piece, and sets it to 0, where
+ * it needs to.
  */
 void *thread_alloc(struct host *h, struct thread *t, int node, uint64_t bytes, uint32_t *claim, uint64_t *wanted)
 {

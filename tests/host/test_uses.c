@@ -185,11 +185,17 @@ CASE(a_block_stays_captured)
 CASE(a_stream_of_another_context_is_refused)
 {
     struct card card;
-    CUcontext beside;
-    CUstream stream;
-    card_open(&card);
+    CUcontext beside, second;
+    CUstream stream, far;
+    cenote_host_options options = pinned_options();
+    pinned_open_devices(&card.scene, &options, 2);
     sim_set_quiet(true);
     char *block = pinned_take(BYTES);
+    DONE(cuDevicePrimaryCtxRetain(&second, 1));
+    DONE(cuCtxPushCurrent(second));
+    DONE(cuStreamCreate(&far, CU_STREAM_NON_BLOCKING));
+    EXPECT_EQ(cenote_host_use(block, 0, far), CENOTE_INVALID);
+    DONE(cuCtxPopCurrent(NULL));
     DONE(cuCtxCreate(&beside, NULL, 0, 0));
     DONE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     EXPECT_EQ(cenote_host_use(block, 0, stream), CENOTE_INVALID);
