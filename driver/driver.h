@@ -46,6 +46,12 @@ int driver_version(void);
 bool driver_is_exiting(void);
 bool driver_is_forked(void);
 
+/* Between true and false a fork makes a child that can do nothing (driver_is_forked): the caller loads what is of no use half loaded. */
+void driver_forbid_forks(bool begins);
+
+/* This code stays, whatever dlclose is told. False: the system says no, as dlerror tells. */
+bool driver_stay_loaded(void);
+
 /* --- trace.c: a wrapper that counts calls and time. Rows marked `untimed` in driver.def pass through uncounted. Always in place. */
 
 struct driver_tally {

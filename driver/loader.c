@@ -9,7 +9,8 @@
  *       ^ |                           +--> forked: in the child
  *       +-+ failed: try again
  *
- * From the first try on this code is never unloaded: threads of ours may run in it, pools live in it, and the driver knows addresses of it.
+ * From the first try on this code is never unloaded: threads of ours may run in it, pools live in it, and the driver knows addresses of it. Pinned
+ * memory says so when it is opened (driver_stay_loaded), before it asks for the driver.
  *
  * LOCKING: `loading` guards all that is not atomic, and is held while the driver initialises. Once loaded, driver_table is one atomic read.
  */
@@ -29,6 +30,7 @@ static LOCK_OF_PROCESS struct lock loading = LOCK_INITIALIZER(LOCK_GLOBAL);
 
 static const struct driver *_Atomic published; /* NULL: not loaded, exiting or forked */
 static atomic_bool touched;                    /* it is being loaded, or cuInit did not fail: a fork cannot use the driver */
+static atomic_uint half_done;                  /* other work that a child of a fork cannot go on with, begun and not ended */
 static atomic_bool exiting;
 static atomic_bool forked;
 static _Atomic int version;
@@ -78,24 +80,32 @@ static void process_exits(void)
 
 /*
  * The lock is free in a child, and not taken before the fork: cuInit itself may fork (to run nvidia-modprobe) while we hold it. If another thread
- * was loading, this child's copy of its work is half done; then `touched` says so.
+ * was loading, this child's copy of its work is half done; then `touched` says so, or `half_done`.
  */
 static void process_forked(void)
 {
-    if (!atomic_load(&touched))
+    if (!atomic_load(&touched) && !atomic_load(&half_done))
         return;
     atomic_store(&forked, true);
     atomic_store(&published, NULL);
 }
 
-/* Whatever dlclose is told. Where this code is part of a program nothing has to be done. */
-static bool stay_loaded(void)
+void driver_forbid_forks(bool begins)
 {
+    atomic_fetch_add(&half_done, begins ? 1u : -1u);
+}
+
+/* Where this code is part of a program nothing has to be done. */
+bool driver_stay_loaded(void)
+{
+    static atomic_bool stays;
     Dl_info info;
     struct link_map *map = NULL;
-    if (!dladdr1((void *)(uintptr_t)stay_loaded, &info, (void **)&map, RTLD_DL_LINKMAP) || !map)
-        return true;
-    return !*map->l_name || dlopen(map->l_name, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
+    if (!atomic_load(&stays) && dladdr1((void *)(uintptr_t)driver_stay_loaded, &info, (void **)&map, RTLD_DL_LINKMAP) && map && *map->l_name)
+        atomic_store(&stays, dlopen(map->l_name, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE) != NULL);
+    else
+        atomic_store(&stays, true);
+    return atomic_load(&stays);
 }
 
 static bool watches_forks;
@@ -108,11 +118,10 @@ __attribute__((constructor)) static void watch_forks(void)
 
 static int watch_process(void)
 {
-    static bool stays;
     watch_forks();
     if (!watches_forks)
         return fail(CENOTE_OUT_OF_HOST_MEMORY, "no memory to watch for forks");
-    if (!stays && !(stays = stay_loaded()))
+    if (!driver_stay_loaded())
         return fail(CENOTE_OUT_OF_HOST_MEMORY, "the library cannot be kept loaded: %s", dlerror());
     return CENOTE_OK;
 }

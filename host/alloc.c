@@ -46,6 +46,13 @@ static void *alloc_slowly(struct host *h, struct thread *t, int device, int node
     return at;
 }
 
+/* What is registered for any device may be handed out for any other. */
+static int refuse_reset(struct host *h)
+{
+    return error_set(CENOTE_DEVICE_LOST, 0, "the program has reset device %d, and what was pinned there is not pinned any more: free the blocks that "
+                     "are there, and call cenote_host_trim", atomic_load(&h->reset) - 1);
+}
+
 static int fail(struct host *h, int node, int error)
 {
     lock_take(&h->lock);
@@ -73,6 +80,8 @@ int cenote_host_alloc(int device, size_t bytes, void **block)
     }
     if (bytes > RECORD_REQUESTED - HOST_PAGE)
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "%zu bytes are more than any host has", bytes);
+    if (atomic_load_explicit(&h->reset, memory_order_relaxed))
+        return refuse_reset(h);
     struct thread *t = thread_mine(h);
     if (!t)
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for bookkeeping");
@@ -82,8 +91,16 @@ int cenote_host_alloc(int device, size_t bytes, void **block)
     uint32_t claim = 0;
     uint64_t wanted = 0;
     void *at = thread_alloc(h, t, node, bytes, &claim, &wanted);
-    if (!at)
+    if (!at && !wanted)
+        error = error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "this thread is about to end, and jemalloc, from which blocks of %zu bytes come, has left "
+                          "it: larger ones can be had", bytes);
+    else if (!at)
         at = alloc_slowly(h, t, device, node, bytes, wanted, &error);
+    if (at && atomic_load_explicit(&h->reset, memory_order_relaxed)) { /* as this call may have found out */
+        thread_free(h, t, (uint64_t)at, bytes);
+        at = NULL;
+        error = refuse_reset(h);
+    }
     if (!at)
         return fail(h, node, error);
     *block = at;
@@ -119,21 +136,21 @@ static int refuse_start(const void *block)
 int cenote_host_free(void *block)
 {
     record *r;
+    struct thread *t;
     if (!block)
         return CENOTE_OK;
     struct host *h = find_start(block, &r);
     if (!h)
         return refuse_start(block);
-    struct thread *t = thread_mine(h);
-    if (!t)
-        return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for bookkeeping");
     uint64_t word = atomic_fetch_and_explicit(r, ~RECORD_LIVE, memory_order_acq_rel);
     if (!(word & RECORD_LIVE)) /* two threads free it at once */
         return error_set(CENOTE_DOUBLE_FREE, 0, "the block at %p is free already", block);
     if (RECORD_USES(word))
         uses_add(h, (uint64_t)block, word);
-    else
+    else if ((t = thread_mine(h)))
         thread_free(h, t, (uint64_t)block, word & RECORD_REQUESTED);
+    else
+        thread_free_at_another(h, (uint64_t)block, word & RECORD_REQUESTED);
     return CENOTE_OK;
 }
 
@@ -144,7 +161,7 @@ int cenote_host_use(void *block, int device, cenote_stream stream)
     return h ? uses_note(h, (uint64_t)block, device, stream) : refuse_start(block);
 }
 
-/* Blocks are found by their records; the one that holds an address starts in the same piece, at or before it. */
+/* Blocks are found by their records; the one that holds an address starts there, or in the same piece before it. */
 int(cenote_host_find)(const void *address, cenote_host_block *block, size_t size)
 {
     uint64_t begin, bytes, at = (uint64_t)address / HOST_GRAIN * HOST_GRAIN;
@@ -154,13 +171,14 @@ int(cenote_host_find)(const void *address, cenote_host_block *block, size_t size
     int error = sized_check(size, "cenote_host_block");
     if (error || !block)
         return error ? error : error_set(CENOTE_INVALID, 0, "block is NULL");
-    uint64_t word = 0;
-    bool held = h && host_holds(h, address) && piece_holding(h, at, &begin, &bytes);
-    if (held && (atomic_load(record_of(h, begin)) & RECORD_REQUESTED) > h->large)
-        at = begin; /* a large block is all of its piece */
-    if (held)
+    bool held = h && host_holds(h, address);
+    uint64_t word = held ? atomic_load(record_of(h, at)) : 0;
+    if (!(word & RECORD_LIVE) && held && piece_holding(h, at, &begin, &bytes)) {
+        if ((atomic_load(record_of(h, begin)) & RECORD_REQUESTED) > h->large)
+            at = begin; /* a large block is all of its piece */
         for (; at >= begin && !((word = atomic_load(record_of(h, at))) & RECORD_LIVE); at -= HOST_GRAIN)
             ;
+    }
     if (!(word & RECORD_LIVE) || (uint64_t)address - at >= (word & RECORD_REQUESTED))
         return error_set(CENOTE_NOT_OURS, 0, "%p lies in no live block of pinned memory", address);
     const struct chunk *c = chunk_under(h, at);

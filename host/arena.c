@@ -135,7 +135,11 @@ static int flags_of(uint64_t bytes, int cache)
     return cache < 0 ? JEMALLOC_NO_CACHE : JEMALLOC_CACHE(cache);
 }
 
-/* `bytes` is a multiple of HOST_GRAIN: the size classes that are such multiples are aligned to it. NULL: `wanted` bytes are needed. */
+/*
+ * `bytes` is a multiple of HOST_GRAIN: the size classes that are such multiples are aligned to it. NULL: `wanted` bytes are needed, or, 0, jemalloc
+ * serves this thread no more. That is so at the end of a thread, once jemalloc's part of it has ended: then it takes memory of an arena of its own,
+ * whatever arena is named.
+ */
 void *arena_alloc(const struct node *node, int cache, uint64_t bytes, uint32_t *claim, uint64_t *wanted)
 {
     asking.claim = *claim;
@@ -144,7 +148,12 @@ void *arena_alloc(const struct node *node, int cache, uint64_t bytes, uint32_t *
     *claim = asking.claim;
     *wanted = asking.wanted ? asking.wanted : bytes;
     asking.claim = 0;
-    CHECK((uint64_t)at % HOST_GRAIN == 0 && (!at || host_holds(owner, at)));
+    if (at && !host_holds(owner, at)) {
+        je->sdallocx(at, bytes, flags_of(bytes, -1));
+        *wanted = 0;
+        return NULL;
+    }
+    CHECK((uint64_t)at % HOST_GRAIN == 0);
     return at;
 }
 

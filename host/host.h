@@ -6,7 +6,8 @@
  *         arena.c  jemalloc's arenas, one per NUMA node, and the hooks through which they take extents
  *         pieces.c chunks cut into pieces: best fit, split, merge; books only
  *           pin.c  chunks come and go: reserved, bound, registered, and back
- *     uses.c       freed blocks that a device may still be using
+ *     uses.c       which streams may be using a block that is live
+ *     pending.c    freed blocks that a device may still be using
  *       sweeps.c   how far all streams are on which replays of graphs may run
  *     open.c, options.c, report.c: opening and closing, options, what is told
  *
@@ -76,19 +77,28 @@ struct node {
 /* What is known of 512 bytes: the block that starts there, if one does. */
 #define RECORD_LIVE      (1ull << 63)
 #define RECORD_REQUESTED ((1ull << 40) - 1)
-#define RECORD_USES(r)   ((uint32_t)((r) >> 40 & 0x3fffff))   /* first of its uses, 0: none */
+#define RECORD_USES_SHIFT 40
+#define RECORD_USES(r)   ((uint32_t)((r) >> RECORD_USES_SHIFT & 0x3fffff)) /* first of its uses, 0: none */
 typedef _Atomic uint64_t record;
 
-struct use {                        /* one stream that may be using a block */
+#define WHOLE_DEVICE UINT64_MAX     /* in the place of a stream: what has no event */
+
+struct use {                        /* one stream that may be using a block, or all that have no event */
     uint64_t at;                    /* of the block */
-    uint64_t stream;                /* its key */
-    uint64_t freed;                 /* number of the free of its block, from 1 */
-    CUevent  event;                 /* NULL: none could be recorded */
+    uint64_t stream;                /* its key; 0: a stream that is not known by more than its handle */
+    uint64_t freed;                 /* number of the free of its block, from 1; 0: the block is live */
+    CUevent  event;                 /* NULL: of the whole device */
     int      device;
-    bool     captured;              /* counted in `captured` of the host */
-    bool     is_everywhere;         /* replays may run on any stream: the event does not say that the device is done, a sweep does (sweeps.c) */
+    bool     busy;                  /* a thread records in it or asks after it: for no other */
+    bool     captured;              /* of the whole device: counted in `captured` of the host */
+    bool     is_swept;              /* of the whole device: a sweep is enough to say that the device is done */
     uint32_t next;                  /* of the same block */
     uint32_t next_pending;          /* first of the next block */
+};
+
+struct reach {                      /* of work that has no event */
+    bool is_swept;                  /* a sweep covers it */
+    bool is_captured;               /* it is in a graph, and replayed */
 };
 
 struct spare_events { CUevent event[EVENTS_MAX]; uint32_t count; };
@@ -131,6 +141,7 @@ struct host {
     struct topology *topology;
     int      nodes;
     struct device *_Atomic devices[DEVICES_MAX];
+    atomic_int reset;               /* device that the program has reset, and with it what was registered there, + 1; 0: none */
     atomic_int near_node[DEVICES_MAX];      /* node + 1, 0: not asked yet */
 
     struct lock growing;
@@ -144,6 +155,9 @@ struct host {
     _Atomic uint32_t *chunk_of;     /* by unit; 0: none */
     record  *records;               /* by HOST_GRAIN */
     struct table pieces, chunks, uses;
+    uint32_t looked;                /* use that was looked at last */
+    uint32_t few_uses;              /* as the table's first memory has room for */
+    atomic_bool uses_are_short;     /* more than half of the table is in use, and that is not few: those that are done are due to be looked for */
     struct index starts;            /* of live pieces */
     struct node  node[NODES_MAX];
 
@@ -165,10 +179,12 @@ extern struct lock host_opening;
 /* --- open.c */
 struct host *host_get(int *error);              /* opens with the defaults unless it is open */
 struct device *host_device(struct host *h, int ordinal, int *error);
+void host_look_for_resets(struct host *h);
+bool host_was_reset(struct host *h, const struct device *d); /* by the program, as the last call knows that entered it */
 int  host_node(struct host *h, int device, int *error); /* the node that serves it; -1: error */
 
 /* --- options.c */
-uint64_t host_memlock(void);                    /* bytes; 0: no limit */
+uint64_t host_memlock(void);                    /* bytes; UINT64_MAX: no limit */
 int  host_options_check(const cenote_host_options *given, size_t size, cenote_host_options *full);
 
 /* --- pieces.c */
@@ -179,6 +195,7 @@ void chunk_unreserve(struct host *h, uint32_t chunk);
 uint32_t chunk_enter(struct host *h, uint32_t chunk);                   /* registered now: its one piece, live. 0: no memory for books */
 uint32_t chunk_leave(struct host *h, uint64_t idle_before, uint64_t step_before, uint64_t least); /* an idle one leaves; 0: there is none */
 void chunk_stay(struct host *h, uint32_t chunk);                        /* it could not */
+bool chunks_are_of(struct host *h, const struct device *d);             /* any */
 uint32_t piece_take(struct host *h, int node, uint64_t bytes, uint64_t alignment);
 uint32_t piece_cut(struct host *h, uint32_t piece, uint64_t bytes, uint64_t alignment); /* of a live one: the rest becomes free. 0: no room */
 void piece_give(struct host *h, uint32_t piece);
@@ -225,10 +242,11 @@ void cache_flush(int cache);
 void cache_destroy(int cache);
 
 /* --- threads.c */
-void threads_open(struct host *h);
+bool threads_open(struct host *h);
 struct thread *thread_begins(struct host *h);                           /* the calling one; NULL: no memory */
 void *thread_alloc(struct host *h, struct thread *t, int node, uint64_t bytes, uint32_t *claim, uint64_t *wanted);
 void thread_free(struct host *h, struct thread *t, uint64_t at, uint64_t requested);
+void thread_free_at_another(struct host *h, uint64_t at, uint64_t requested);
 enum flush { FLUSH_COUNTS, FLUSH_PIECES, FLUSH_ALL };                   /* each with those before; all: what jemalloc keeps, too */
 void threads_flush(struct host *h, enum flush what);
 void thread_drop_caches(struct thread *t);
@@ -244,6 +262,12 @@ static inline struct thread *thread_mine(struct host *h)
 
 /* --- uses.c */
 int  uses_note(struct host *h, uint64_t at, int device, CUstream stream);
+void use_give(struct host *h, uint32_t use);
+void use_set_captured(struct host *h, struct use *u, bool captured);
+bool use_event_keep(struct host *h, int device, CUevent event);
+void use_event_drop(const struct device *d, CUevent event);
+
+/* --- pending.c */
 void uses_add(struct host *h, uint64_t at, uint64_t word);
 bool uses_poll(struct host *h, struct thread *t, bool everything);
 int  uses_wait(struct host *h, bool devices);                        /* for whole devices, or for events first */

@@ -30,7 +30,7 @@ struct jemalloc {
 #undef JEMALLOC
 };
 
-/* NULL, with the reason in error_set, where none can be had. Found once. LOCKING: the caller's. */
+/* NULL, with the reason in error_set, where none can be had. It is sought once, and the answer stays. LOCKING: the caller's. */
 const struct jemalloc *jemalloc_table(void);
 
 /* jemalloc's control by name, of unsigned numbers; false: it refused. Names of arenas hold %u for the arena. */

@@ -8,6 +8,7 @@
  * LOCKING: `host_opening` guards opening, closing, the opening of devices, and the end of threads. `closing` is for a thread that closes, and waits
  * for devices without `host_opening`: what a device is at may need a thread to end.
  */
+#include <dlfcn.h>
 #include <pthread.h>
 
 #include "base/error.h"
@@ -63,11 +64,13 @@ const char *cenote_host_message(void)
 
 /* ---------------------------------------------------------------------------------------------------------- opening and closing */
 
+/* Bytes; 0: none. A limit of almost nothing is one of a byte: nothing may be registered. */
 static uint64_t limit_of(const cenote_host_options *o, uint64_t memory)
 {
-    if (o->limit < 0)
-        return host_memlock();
-    return o->limit > 1 ? (uint64_t)o->limit : (uint64_t)(o->limit * (double)memory);
+    uint64_t bytes = o->limit < 0 ? host_memlock() : o->limit > 1 ? (uint64_t)o->limit : (uint64_t)(o->limit * (double)memory);
+    if (o->limit == 0 || bytes == UINT64_MAX)
+        return 0;
+    return bytes ? bytes : 1;
 }
 
 static int open_topology(struct host *h)
@@ -82,22 +85,28 @@ static int open_topology(struct host *h)
     h->nodes = topology_nodes(h->topology);
     if (h->nodes > NODES_MAX)
         h->nodes = NODES_MAX;
-    if (h->options.node >= 0 && topology_node_named(h->topology, h->options.node) < 0)
-        return error_set(CENOTE_BAD_OPTION, 0, "there is no NUMA node %d: see `node` in CENOTE_HOST_CONF", h->options.node);
+    int named = h->options.node >= 0 ? topology_node_named(h->topology, h->options.node) : 0;
+    if (named < 0 || named >= h->nodes)
+        return error_set(CENOTE_BAD_OPTION, 0, named < 0 ? "there is no NUMA node %d: see `node` in CENOTE_HOST_CONF"
+                         : "NUMA node %d has %d before it, and no more can be used: see `node` in CENOTE_HOST_CONF", h->options.node, NODES_MAX);
     h->options.topology = NULL; /* the caller's text */
     return CENOTE_OK;
 }
 
 static int open_parts(struct host *h)
 {
-    int error = open_topology(h);
+    if (!threads_open(h))
+        return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "the process has as many keys for the end of threads (pthread_key_create) as there can be");
+    if (!driver_stay_loaded())
+        return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "the library cannot be kept loaded: %s", dlerror());
+    int error = jemalloc_table() ? open_topology(h) : CENOTE_NOT_SUPPORTED;
     if (error)
         return error;
     uint64_t memory = machine_memory();
     uint64_t addresses = memory * ADDRESSES_RATIO > ADDRESSES_LEAST ? memory * ADDRESSES_RATIO : ADDRESSES_LEAST;
     h->limit = limit_of(&h->options, memory);
     if (!pieces_open(h, addresses))
-        return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for bookkeeping");
+        return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no addresses, or no host memory for bookkeeping (see ulimit -v)");
     return arenas_open(h);
 }
 
@@ -130,7 +139,6 @@ static int open_new(const cenote_host_options *given, size_t size)
     h->opened = clock_ns();
     lock_open(&h->growing, LOCK_TURN);
     pthread_mutex_init(&h->walking, NULL);
-    threads_open(h);
     error = host_options_check(given, size, &h->options);
     h->large = h->options.large_kib ? (uint64_t)h->options.large_kib << 10 : UINT64_MAX;
     if (!error)
@@ -275,6 +283,29 @@ struct device *host_device(struct host *h, int ordinal, int *error)
     }
     lock_give(&host_opening);
     return d;
+}
+
+/*
+ * A reset ends the context with all that was registered in it: what lies there is memory as any other. So nothing is handed out any more until all
+ * that was registered there has gone. What other devices have registered is not told apart: jemalloc keeps both.
+ */
+void host_look_for_resets(struct host *h)
+{
+    int reset = 0;
+    for (int i = 0; i < DEVICES_MAX && !reset; i++) {
+        const struct device *d = atomic_load(&h->devices[i]);
+        if (d && atomic_load(&d->was_reset) && chunks_are_of(h, d))
+            reset = i + 1;
+    }
+    atomic_store(&h->reset, reset);
+}
+
+bool host_was_reset(struct host *h, const struct device *d)
+{
+    bool was_reset = atomic_load(&d->was_reset);
+    if (was_reset && !atomic_load(&h->reset))
+        host_look_for_resets(h);
+    return was_reset;
 }
 
 int cenote_host_stream_set_immortal(int device, cenote_stream stream)

@@ -46,7 +46,7 @@ const char *cenote_host_options_help(void)
 uint64_t host_memlock(void)
 {
     struct rlimit limit;
-    return getrlimit(RLIMIT_MEMLOCK, &limit) || limit.rlim_cur == RLIM_INFINITY ? 0 : limit.rlim_cur;
+    return getrlimit(RLIMIT_MEMLOCK, &limit) || limit.rlim_cur == RLIM_INFINITY ? UINT64_MAX : limit.rlim_cur;
 }
 
 static double get(const struct option *o, const cenote_host_options *options)

@@ -16,30 +16,40 @@
 
 #define PIECES_MAX (1u << 26)
 
-bool pieces_open(struct host *h, uint64_t bytes)
+static void *set_aside(uint64_t bytes)
 {
-    lock_open(&h->lock, LOCK_ADDRESSES);
-    void *at = MAP_FAILED;
-    for (; at == MAP_FAILED && bytes >= 64 * UNIT; bytes /= 2) { /* the program may limit its addresses */
-        h->units = (uint32_t)(bytes / UNIT);
-        at = mmap(NULL, (h->units + 1) * UNIT, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    }
-    if (at == MAP_FAILED)
+    void *at = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return at == MAP_FAILED ? NULL : at;
+}
+
+/* As many again are left for the program, which may have a limit (RLIMIT_AS). */
+static bool open_addresses(struct host *h, uint64_t bytes)
+{
+    void *both = set_aside(2 * bytes);
+    if (both)
+        munmap(both, 2 * bytes);
+    char *at = both ? set_aside(bytes + UNIT) : NULL;
+    if (!at)
         return false;
-    uint64_t begin = round_up((uint64_t)at, UNIT), spare = begin - (uint64_t)at;
+    uint64_t spare = round_up((uint64_t)at, UNIT) - (uint64_t)at;
     if (spare)
         munmap(at, spare);
-    munmap((char *)begin + h->units * UNIT, UNIT - spare);
-    h->base = (char *)begin;
+    munmap(at + spare + bytes, UNIT - spare);
+    h->base = at + spare;
+    h->units = (uint32_t)(bytes / UNIT);
+    return true;
+}
 
+/* A piece is a page at least. */
+static bool open_tables(struct host *h)
+{
+    uint64_t pages = h->units * (UNIT / HOST_PAGE);
     h->taken = memory_map(bits_words(h->units) * sizeof(uint64_t));
     h->chunk_of = memory_map(h->units * sizeof(*h->chunk_of));
     h->records = memory_map(h->units * (UNIT / HOST_GRAIN) * sizeof(record));
-    bool tables = table_open(&h->pieces, sizeof(struct block), PIECES_MAX) && table_open(&h->chunks, sizeof(struct chunk), h->units) &&
-                  table_open(&h->uses, sizeof(struct use), USES_MAX);
-    for (int node = 0; node < NODES_MAX; node++)
-        h->node[node].free[0].blocks = h->node[node].free[1].blocks = &h->pieces;
-    return h->taken && h->chunk_of && h->records && tables;
+    return h->taken && h->chunk_of && h->records && table_open(&h->chunks, sizeof(struct chunk), h->units) &&
+           table_open(&h->pieces, sizeof(struct block), pages < PIECES_MAX ? (uint32_t)pages : PIECES_MAX) &&
+           table_open(&h->uses, sizeof(struct use), USES_MAX) && table_commit(&h->uses, 2) && (h->few_uses = h->uses.committed);
 }
 
 /* But for chunks that the driver would not let go of: they stay where they are. */
@@ -51,9 +61,10 @@ static void unmap_addresses(struct host *h)
         if (to > from)
             munmap(h->base + from * UNIT, (to - from) * UNIT);
     }
+    h->base = NULL;
 }
 
-void pieces_close(struct host *h)
+static void close_tables(struct host *h)
 {
     table_close(&h->pieces);
     table_close(&h->chunks);
@@ -63,6 +74,28 @@ void pieces_close(struct host *h)
     memory_unmap(h->taken, bits_words(h->units) * sizeof(uint64_t));
     memory_unmap(h->chunk_of, h->units * sizeof(*h->chunk_of));
     memory_unmap(h->records, h->units * (UNIT / HOST_GRAIN) * sizeof(record));
+    h->taken = NULL;
+    h->chunk_of = NULL;
+    h->records = NULL;
+}
+
+bool pieces_open(struct host *h, uint64_t bytes)
+{
+    bool opened = false;
+    lock_open(&h->lock, LOCK_ADDRESSES);
+    for (; !opened && bytes >= 64 * UNIT; bytes /= 2) {
+        opened = open_addresses(h, bytes / UNIT * UNIT) && open_tables(h);
+        if (!opened)
+            close_tables(h);
+    }
+    for (int node = 0; node < NODES_MAX; node++)
+        h->node[node].free[0].blocks = h->node[node].free[1].blocks = &h->pieces;
+    return opened;
+}
+
+void pieces_close(struct host *h)
+{
+    close_tables(h);
     lock_close(&h->lock);
 }
 
@@ -318,6 +351,20 @@ uint32_t piece_holding(struct host *h, uint64_t address, uint64_t *at, uint64_t 
 
 /* ---------------------------------------------------------------------------------------------------------------------- chunks */
 
+/* Together with its pieces, so that the sums agree whenever a thread looks. LOCKING: `lock`. */
+static void count_bytes(struct host *h, const struct chunk *c, bool comes)
+{
+    struct node *n = &h->node[c->node];
+    uint64_t change = comes ? c->bytes : -c->bytes;
+    n->registered.current += change;
+    *(comes ? &n->registered.total_in : &n->registered.total_out) += c->bytes;
+    if (n->registered.peak < n->registered.current)
+        n->registered.peak = n->registered.current;
+    atomic_store(&n->flush_bytes, n->registered.current / 64 > 1u << 20 ? n->registered.current / 64 : 1u << 20);
+    n->bound += c->bound ? change : 0;
+    n->strayed += c->strayed ? change : 0;
+}
+
 uint32_t chunk_enter(struct host *h, uint32_t number)
 {
     lock_take(&h->lock);
@@ -329,6 +376,7 @@ uint32_t chunk_enter(struct host *h, uint32_t number)
         c->first = piece;
         set_chunk_of(h, c, number);
         set_live(h, piece);
+        count_bytes(h, c, true);
     }
     lock_give(&h->lock);
     return piece;
@@ -351,6 +399,7 @@ uint32_t chunk_leave(struct host *h, uint64_t idle_before, uint64_t step_before,
         table_give(&h->pieces, c->first);
         set_chunk_of(h, c, 0);
         c->is_registered = false;
+        count_bytes(h, c, false);
     }
     lock_give(&h->lock);
     return found;
@@ -362,6 +411,16 @@ void chunk_stay(struct host *h, uint32_t number)
     uint32_t piece = chunk_enter(h, number);
     if (piece)
         piece_give(h, piece);
+}
+
+bool chunks_are_of(struct host *h, const struct device *d)
+{
+    bool any = false;
+    lock_take(&h->lock);
+    for (uint32_t number = 1; number < h->chunks.used && !any; number++)
+        any = chunk_at(h, number)->is_registered && chunk_at(h, number)->device == d;
+    lock_give(&h->lock);
+    return any;
 }
 
 /* ---------------------------------------------------------------------------------------------------------------------- checks */

@@ -55,20 +55,13 @@ static bool place(struct host *h, struct chunk *c)
     return true;
 }
 
-/* Counts a change, with the time that the driver took. */
+/* A chunk has come or gone, and the driver took so long. Its bytes are counted by those who enter it and let it leave. LOCKING: `growing`. */
 static void count(struct host *h, const struct chunk *c, bool comes, uint64_t ns)
 {
     struct node *n = &h->node[c->node];
     h->registered += comes ? c->bytes : -c->bytes;
     h->small += c->big ? 0 : comes ? c->bytes : -c->bytes;
     lock_take(&h->lock);
-    n->registered.current = n->registered.current + (comes ? c->bytes : -c->bytes);
-    *(comes ? &n->registered.total_in : &n->registered.total_out) += c->bytes;
-    if (n->registered.peak < n->registered.current)
-        n->registered.peak = n->registered.current;
-    atomic_store(&n->flush_bytes, n->registered.current / 64 > 1u << 20 ? n->registered.current / 64 : 1u << 20);
-    n->bound += c->bound ? (comes ? c->bytes : -c->bytes) : 0;
-    n->strayed += c->strayed ? (comes ? c->bytes : -c->bytes) : 0;
     *(comes ? &n->registrations : &n->unregistrations) += 1;
     *(comes ? &n->registration_ns : &n->unregistration_ns) += ns;
     lock_give(&h->lock);
@@ -106,46 +99,44 @@ static int enter(struct host *h, struct device *d, uint32_t number, uint32_t *pi
     return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for bookkeeping");
 }
 
-/* In the context that registered it, which may be another than the one we are in. */
-static CUresult unregister(const struct chunk *c)
+/* In the context that registered it, which may be another than that of `inside`. Where the program has ended it the registration has ended, too. */
+static CUresult unregister(struct host *h, const struct device *inside, const struct chunk *c)
 {
-    CUcontext popped;
-    const struct driver *t = c->device->driver;
-    CUresult result = t->cuCtxPushCurrent(c->device->context);
-    if (result)
-        return result;
-    result = t->cuMemHostUnregister((void *)c->at);
-    t->cuCtxPopCurrent(&popped);
-    return result;
+    bool is_here = inside == c->device;
+    CUresult result = is_here ? device_entered() : device_visit(c->device);
+    bool visits = !is_here && !result;
+    if (!result)
+        result = c->device->driver->cuMemHostUnregister((void *)c->at);
+    if (visits)
+        device_visit_end(c->device);
+    return result && host_was_reset(h, c->device) ? CUDA_SUCCESS : result;
 }
 
-/* False: the driver will not let it go. LOCKING: `growing`, in some device. */
-static bool leave(struct host *h, uint32_t number)
+/* False: the driver will not let it go. LOCKING: `growing`, inside. */
+static bool leave(struct host *h, const struct device *inside, uint32_t number)
 {
     struct chunk *c = chunk_at(h, number);
     uint64_t begun = clock_ns();
-    CUresult result = unregister(c);
+    CUresult result = unregister(h, inside, c);
     if (result && !driver_result_is_sticky(result))
-        result = unregister(c); /* a refusal is asked for once more */
-    count(h, c, false, clock_ns() - begun);
+        result = unregister(h, inside, c); /* a refusal is asked for once more */
     if (result) {
-        struct chunk kept = *c;
         chunk_stay(h, number);
-        count(h, &kept, true, 0);
         return false;
     }
+    count(h, c, false, clock_ns() - begun);
     chunk_unreserve(h, number);
     return true;
 }
 
-/* Gives back idle chunks until `keep` bytes are registered. LOCKING: `growing`, in the device. */
-static uint64_t release(struct host *h, uint64_t keep, uint64_t idle_before, uint64_t step_before)
+/* Idle chunks go until `keep` bytes are registered. One that the driver keeps is idle anew, and keeps no other. LOCKING: `growing`, inside. */
+static uint64_t release(struct host *h, const struct device *inside, uint64_t keep, uint64_t idle_before, uint64_t step_before)
 {
-    uint64_t before = h->registered;
+    uint64_t before = h->registered, now = clock_ns();
     uint32_t number;
+    idle_before = idle_before < now ? idle_before : now;
     while (h->registered > keep && (number = chunk_leave(h, idle_before, step_before, 0)))
-        if (!leave(h, number))
-            break;
+        leave(h, inside, number);
     return before - h->registered;
 }
 
@@ -158,16 +149,16 @@ static bool within_budget(const struct host *h)
 }
 
 /* Makes room below the limit, and keeps what is not used small. LOCKING: `growing`, in the device. */
-static int make_room(struct host *h, uint64_t *bytes, uint64_t needed)
+static int make_room(struct host *h, const struct device *d, uint64_t *bytes, uint64_t needed)
 {
     uint64_t decay = h->options.decay_ms * NS_PER_MS, now = clock_ns();
-    release(h, 0, now > decay ? now - decay : 0, UINT64_MAX);
+    release(h, d, 0, now > decay ? now - decay : 0, UINT64_MAX);
     if (within_budget(h))
-        release(h, h->registered > *bytes ? h->registered - *bytes : 0, UINT64_MAX, UINT64_MAX);
+        release(h, d, h->registered > *bytes ? h->registered - *bytes : 0, UINT64_MAX, UINT64_MAX);
     if (h->limit && h->registered + *bytes > h->limit)
         *bytes = round_up(needed, UNIT);
     if (h->limit && h->registered + *bytes > h->limit)
-        release(h, h->limit > *bytes ? h->limit - *bytes : 0, UINT64_MAX, UINT64_MAX);
+        release(h, d, h->limit > *bytes ? h->limit - *bytes : 0, UINT64_MAX, UINT64_MAX);
     if (!h->limit || h->registered + *bytes <= h->limit)
         return CENOTE_OK;
     return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "%llu bytes more would be pinned, and the limit is %llu with %llu pinned: see `limit` in "
@@ -178,7 +169,7 @@ static int make_room(struct host *h, uint64_t *bytes, uint64_t needed)
 static int grow(struct host *h, struct device *d, int node, uint64_t needed, uint32_t *piece)
 {
     uint64_t bytes = chunk_bytes(h, needed);
-    int error = make_room(h, &bytes, needed);
+    int error = make_room(h, d, &bytes, needed);
     if (error)
         return error;
     uint32_t number = chunk_reserve(h, bytes);
@@ -201,13 +192,14 @@ int pin_chunk(struct host *h, int device, int node, uint64_t needed, uint32_t *p
         return error;
     CUresult result = device_enter(d);
     if (result) {
+        bool lost = host_was_reset(h, d) || driver_result_is_sticky(result);
         error = driver_is_exiting() ? error_set(CENOTE_EXITING, 0, "the process is exiting")
-                                    : error_set(driver_result_is_sticky(result) ? CENOTE_DEVICE_LOST : CENOTE_DRIVER, (int)result,
+                                    : error_set(lost ? CENOTE_DEVICE_LOST : CENOTE_DRIVER, (int)result,
                                                 "the context of device %d cannot be entered: %s", device, driver_result_name(result));
     } else {
         lock_take(&h->growing);
         error = grow(h, d, node, needed, piece);
-        if (error == CENOTE_OUT_OF_HOST_MEMORY && release(h, 0, UINT64_MAX, UINT64_MAX)) /* what is idle may be what is missing */
+        if (error == CENOTE_OUT_OF_HOST_MEMORY && release(h, d, 0, UINT64_MAX, UINT64_MAX)) /* what is idle may be what is missing */
             error = grow(h, d, node, needed, piece);
         lock_give(&h->growing);
     }
@@ -215,19 +207,23 @@ int pin_chunk(struct host *h, int device, int node, uint64_t needed, uint32_t *p
     return error;
 }
 
+/* From within any device that can be entered, or one that was reset: what was registered there goes without a call. */
 uint64_t pin_release(struct host *h, uint64_t keep, uint64_t idle_before, uint64_t step_before)
 {
     uint64_t released = 0;
-    struct device *d = NULL;
-    for (int i = 0; !d && i < DEVICES_MAX; i++)
-        d = atomic_load(&h->devices[i]);
-    if (!d)
-        return 0;
-    if (device_enter(d) == CUDA_SUCCESS) {
-        lock_take(&h->growing);
-        released = release(h, keep, idle_before, step_before);
-        lock_give(&h->growing);
+    for (int i = 0, done = false; i < DEVICES_MAX && !done; i++) {
+        struct device *d = atomic_load(&h->devices[i]);
+        if (!d)
+            continue;
+        done = device_enter(d) == CUDA_SUCCESS || host_was_reset(h, d);
+        if (done) {
+            lock_take(&h->growing);
+            released = release(h, d, keep, idle_before, step_before);
+            lock_give(&h->growing);
+        }
+        device_leave(d);
     }
-    device_leave(d);
+    if (atomic_load(&h->reset))
+        host_look_for_resets(h);
     return released;
 }

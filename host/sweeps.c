@@ -17,11 +17,8 @@
 
 static void drop_events(struct device *d, struct sweep *s)
 {
-    while (s->count) {
-        CUevent event = s->event[--s->count];
-        if (d->driver->cuEventDestroy(event))
-            d->driver->cuEventDestroy(event); /* it would be lost: a refusal is asked for once more */
-    }
+    while (s->count)
+        use_event_drop(d, s->event[--s->count]);
 }
 
 /* Without gaps, or not at all. */
@@ -47,9 +44,7 @@ static CUresult look(struct device *d, struct sweep *s)
             drop_events(d, s);
         if (result)
             return result;
-        if (d->driver->cuEventDestroy(s->event[s->count - 1]))
-            d->driver->cuEventDestroy(s->event[s->count - 1]);
-        s->count--;
+        use_event_drop(d, s->event[--s->count]);
     }
     s->done = s->covers;
     return CUDA_SUCCESS;

@@ -28,8 +28,7 @@
 #define FLUSH_BLOCKS 64u        /* counts reach those of the node after so many blocks, or `flush_bytes` */
 
 _Thread_local struct thread_here thread_here;
-static pthread_key_t ending;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_key_t ending;    /* made when pinned memory is opened for the first time */
 
 static void flush(struct host *h, struct thread *t, enum flush what);
 
@@ -70,11 +69,6 @@ static void leave_other(struct thread *t)
     atomic_store_explicit(&t->wanted, false, memory_order_release);
 }
 
-void threads_open(struct host *h)
-{
-    h->has_membarrier = !syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
-}
-
 void thread_drop_caches(struct thread *t)
 {
     for (int node = 0; node < NODES_MAX; node++) {
@@ -102,9 +96,13 @@ static void thread_ends(void *arg)
     lock_give(&host_opening);
 }
 
-static void make_key(void)
+/* False: the process has as many keys of threads as there can be. LOCKING: `host_opening`. */
+bool threads_open(struct host *h)
 {
-    pthread_key_create(&ending, thread_ends);
+    static bool has_key;
+    has_key = has_key || !pthread_key_create(&ending, thread_ends);
+    h->has_membarrier = !syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
+    return has_key;
 }
 
 static struct thread *take_left(struct host *h)
@@ -133,7 +131,6 @@ static struct thread *make(struct host *h)
 
 struct thread *thread_begins(struct host *h)
 {
-    pthread_once(&once, make_key);
     struct thread *t = take_left(h);
     if (!t)
         t = make(h);
@@ -254,7 +251,10 @@ static uint64_t take(struct host *h, struct per_node *p, int node, uint64_t *hel
     return piece ? piece_of(h, piece)->at : 0;
 }
 
-/* NULL: `wanted` bytes have to be registered first. Takes from `claim`, a live piece, and sets it to 0, where it needs to. */
+/*
+ * NULL: `wanted` bytes have to be registered first; 0: that would not help (arena_alloc). Takes from `claim`, a live piece, and sets it to 0, where
+ * it needs to.
+ */
 void *thread_alloc(struct host *h, struct thread *t, int node, uint64_t bytes, uint32_t *claim, uint64_t *wanted)
 {
     struct per_node *p = &t->node[node];
@@ -273,21 +273,35 @@ void *thread_alloc(struct host *h, struct thread *t, int node, uint64_t bytes, u
     return (void *)at;
 }
 
-/* Its record says no more that it is live. */
-void thread_free(struct host *h, struct thread *t, uint64_t at, uint64_t requested)
+/* Its record says no more that it is live. LOCKING: entered, as owner or as another thread. */
+static void give(struct host *h, struct thread *t, uint64_t at, uint64_t requested)
 {
     int node = h->nodes > 1 ? chunk_under(h, at)->node : 0;
     struct per_node *p = &t->node[node];
     bool large = requested > h->large;
     record *r = record_of(h, at);
     uint64_t held = large ? atomic_load_explicit(r + 1, memory_order_relaxed) : round_up(requested, HOST_GRAIN);
-    enter(h, t);
     count_given(h, t, node, requested, held);
     if (large)
         atomic_store_explicit(r + 1, 0, memory_order_relaxed);
     atomic_store_explicit(r, 0, memory_order_release);
     give_recent(h, p, (struct recent){at, held});
+}
+
+void thread_free(struct host *h, struct thread *t, uint64_t at, uint64_t requested)
+{
+    enter(h, t);
+    give(h, t, at, requested);
     leave(t);
+}
+
+/* For a thread that has no memory to keep anything: the block was some thread's, and there is one. */
+void thread_free_at_another(struct host *h, uint64_t at, uint64_t requested)
+{
+    struct thread *t = atomic_load(&h->threads);
+    enter_other(h, t);
+    give(h, t, at, requested);
+    leave_other(t);
 }
 
 /* LOCKING: entered, as owner or as another thread. */

@@ -1,34 +1,37 @@
 /*
- * uses.c: which devices may still be using a block, and freed blocks that wait for them.
+ * uses.c: which streams may be using a block that is live. What becomes of them when it is freed stands in pending.c.
  *
  * cenote_host_use records an event on the stream, then and there: the stream exists, and what comes later on it has nothing to do with
  * the block, so that a block is free as soon as its last copy is done. (cenote_use of device memory records at the free: kernels go on
  * using a block without a call that says so.) One event for each stream of a block: later uses move it.
  *
- *        use: event recorded         free               all events done
- *     live -----------------> live ---------> pending -------------------> free for the next
+ *     use: event recorded -----> again: event moved -----> the event is done, and a new use looks: gone
+ *         |                         |                      the block is freed: pending.c
+ *         +-----------+-------------+
+ *                     v no event can be had
+ *     part of the block's one use of the whole device
  *
- * Where no event can be had (the driver says no, or it is the default stream of a green context, whose handle means another stream in here),
- * and where the stream is being captured, so that replays may use the block on any stream, the block waits for the whole device: for a trim that
- * does, or for an allocation that would fail.
- * That must not be while a graph is captured, for it would end the capture. A program that has a graph keeps its blocks, so while a block that
- * a captured stream uses is live, an allocation does not wait for the device.
+ * No event can be had where the driver says no, on the default stream of a green context, whose handle means another stream in here, and while the
+ * stream is being captured: replays may use the block on any stream. All these are one use for each device of the block, of the device as a whole:
+ * it stays until the block is freed. A sweep (sweeps.c) may stand for it, if it is for replays alone, or for streams that a sweep covers.
  *
- * With the option announced:0 no device is waited for, because that ends captures that cenote was not told of. What captured streams used waits for a
- * sweep over all streams that may be touched (sweeps.c) instead, and a block without an event stays pending. Events are recorded with the care of
- * driver/touch.c then, so that the default stream has one at any time.
+ * A block that stays, and is used by ever new streams, has uses that are done. So while more than half of the table is in use each new use looks at
+ * two others, of any blocks, in turn. In a round all are looked at, and half as many are new: the table grows only if more than half of it has yet
+ * to run, or waits. That is also why a stream that cannot be identified, where the driver has no ids, may have a new use at each call.
  *
- * LOCKING: uses and the list belong to `lock`. One thread at a time walks the list (`walking`) and calls the driver meanwhile, in the device;
- * a live block's uses are touched by its owner alone, a pending one's by the thread that walks.
+ * Events are recorded with the care of driver/touch.c with announced:0, so that the default stream has one at any time.
+ *
+ * LOCKING: uses belong to `lock`. A thread that records in one, or asks after it, calls the driver meanwhile: it makes it `busy`, and other threads
+ * leave that one alone. A thread that asks has `walking`, too: a block that is freed meanwhile goes no further.
  */
-#include <unistd.h>
-
 #include "base/check.h"
 #include "base/error.h"
+#include "base/thread.h"
 #include "host/host.h"
 
-#define NOT_READY_MAX 4        /* blocks a walk finds still in use before it gives up */
-#define LEGACY_STREAM  1ull
+#define LEGACY_STREAM    1ull
+#define KEY_THREAD       (1ull << 63)
+#define LOOKS            2      /* for each new use: fewer than two would not catch up */
 
 static bool is_default_handle(CUstream stream)
 {
@@ -44,18 +47,17 @@ static bool is_captured(const struct driver *t, CUstream stream, CUresult *resul
 }
 
 /*
- * Identifies the stream. A handle may be given to another stream when this one is gone; 0: only the handle is known, because the driver has no ids,
- * or because the question would end the capture that the stream is in.
+ * Identifies a stream that is not captured. A handle may be given to another stream when this one is gone; 0: only the handle is known, because the
+ * driver has no ids.
  */
 static uint64_t stream_key(const struct driver *t, CUstream stream)
 {
     unsigned long long id;
-    CUresult result;
     if (is_default_handle(stream))
         return LEGACY_STREAM;
     if (stream == CU_STREAM_PER_THREAD)
-        return 1ull << 63 | (uint64_t)gettid();
-    return t->cuStreamGetId && !is_captured(t, stream, &result) && t->cuStreamGetId(stream, &id) == CUDA_SUCCESS ? id << 1 : 0;
+        return KEY_THREAD | thread_number();
+    return t->cuStreamGetId && t->cuStreamGetId(stream, &id) == CUDA_SUCCESS ? id << 1 : 0;
 }
 
 /* Does a sweep cover all that the stream was given? */
@@ -63,6 +65,8 @@ static bool is_swept(const struct device *d, CUstream stream)
 {
     return is_default_handle(stream) || touch_has(d, stream);
 }
+
+/* ---------------------------------------------------------------------------------------------------------------------- events */
 
 static CUevent event_take(struct host *h, const struct device *d)
 {
@@ -76,7 +80,7 @@ static CUevent event_take(struct host *h, const struct device *d)
 }
 
 /* LOCKING: `lock`. False: there are enough. */
-static bool event_give(struct host *h, int device, CUevent event)
+bool use_event_keep(struct host *h, int device, CUevent event)
 {
     struct spare_events *spare = h->events[device];
     bool room = spare->count < EVENTS_MAX;
@@ -85,30 +89,107 @@ static bool event_give(struct host *h, int device, CUevent event)
     return room;
 }
 
-/* The use of a stream by a block, new if there is none. 0: no memory. */
-static uint32_t use_of_stream(struct host *h, uint64_t at, int device, uint64_t key)
+/* LOCKING: in the device. */
+void use_event_drop(const struct device *d, CUevent event)
 {
-    lock_take(&h->lock);
+    if (event && d->driver->cuEventDestroy(event))
+        d->driver->cuEventDestroy(event); /* it would be lost: a refusal is asked for once more */
+}
+
+/* -------------------------------------------------------------------------------------------------- uses of a block. LOCKING: `lock` */
+
+static uint32_t first_of(struct host *h, uint64_t at)
+{
+    return RECORD_USES(atomic_load(record_of(h, at)));
+}
+
+/* False: the block was freed a moment ago. */
+static bool set_first(struct host *h, uint64_t at, uint32_t use)
+{
     uint64_t word = atomic_load(record_of(h, at));
-    uint32_t use = RECORD_USES(word);
-    while (use && key && (use_at(h, use)->device != device || use_at(h, use)->stream != key))
+    return word & RECORD_LIVE &&
+           atomic_compare_exchange_strong(record_of(h, at), &word, (word & (RECORD_LIVE | RECORD_REQUESTED)) | (uint64_t)use << RECORD_USES_SHIFT);
+}
+
+/* That no other thread is at. 0: there is none. */
+static uint32_t find(struct host *h, uint64_t at, int device, uint64_t key)
+{
+    uint32_t use = first_of(h, at);
+    while (use && (use_at(h, use)->device != device || use_at(h, use)->stream != key || use_at(h, use)->busy))
         use = use_at(h, use)->next;
-    if (!key || !use) {
-        use = table_take(&h->uses);
-        if (use) {
-            *use_at(h, use) = (struct use){.at = at, .stream = key, .device = device, .next = RECORD_USES(word)};
-            atomic_store(record_of(h, at), (word & (RECORD_LIVE | RECORD_REQUESTED)) | (uint64_t)use << 40);
-        }
-    }
-    lock_give(&h->lock);
     return use;
 }
 
-static void set_captured(struct host *h, struct use *u, bool captured)
+static uint32_t add(struct host *h, uint64_t at, int device, uint64_t key)
+{
+    uint32_t use = table_take(&h->uses);
+    if (h->uses.used > h->few_uses && 2 * h->uses.free_count < h->uses.used)
+        atomic_store_explicit(&h->uses_are_short, true, memory_order_relaxed);
+    if (!use)
+        return 0;
+    *use_at(h, use) = (struct use){.at = at, .stream = key, .device = device, .next = first_of(h, at)};
+    if (set_first(h, at, use))
+        return use;
+    table_give(&h->uses, use);
+    return 0;
+}
+
+/* It is not a use of its block any more. False: the block was freed a moment ago, and this is the first of its uses: it stays that. */
+static bool take_out(struct host *h, uint32_t use)
+{
+    const struct use *u = use_at(h, use);
+    uint32_t before = first_of(h, u->at);
+    if (before == use)
+        return set_first(h, u->at, u->next);
+    while (use_at(h, before)->next != use)
+        before = use_at(h, before)->next;
+    use_at(h, before)->next = u->next;
+    return true;
+}
+
+/* After its event was kept or has no other name. */
+void use_give(struct host *h, uint32_t use)
+{
+    use_at(h, use)->event = NULL; /* a look at the table passes it */
+    table_give(&h->uses, use);
+}
+
+void use_set_captured(struct host *h, struct use *u, bool captured)
 {
     if (captured != u->captured)
         atomic_fetch_add(&h->captured, captured ? 1u : -1u);
     u->captured = captured;
+}
+
+/* What has no event becomes part of the use of the whole device. `use`: its own until now; 0: none. False: no memory. */
+static bool fold(struct host *h, uint64_t at, int device, uint32_t use, struct reach reach)
+{
+    uint32_t whole = find(h, at, device, WHOLE_DEVICE);
+    bool is_new = !whole;
+    if (is_new && use) {
+        whole = use;
+        use_at(h, use)->stream = WHOLE_DEVICE;
+    } else if (is_new) {
+        whole = add(h, at, device, WHOLE_DEVICE);
+    } else if (use && take_out(h, use)) {
+        use_give(h, use);
+    }
+    if (!whole)
+        return false;
+    struct use *u = use_at(h, whole);
+    u->is_swept = reach.is_swept && (is_new || u->is_swept);
+    use_set_captured(h, u, reach.is_captured || u->captured);
+    return true;
+}
+
+/* --------------------------------------------------------------------------------------------------------------- what is noted */
+
+static bool note_whole(struct host *h, uint64_t at, int device, struct reach reach)
+{
+    lock_take(&h->lock);
+    bool noted = fold(h, at, device, 0, reach);
+    lock_give(&h->lock);
+    return noted;
 }
 
 /* CUDA_ERROR_NOT_READY: the stream is being captured. LOCKING: in the device. */
@@ -117,37 +198,115 @@ static CUresult record_event(struct device *d, CUstream stream, CUevent event)
     return touch_captures_are_announced() ? d->driver->cuEventRecord(event, stream) : touch_record_end(d, stream, event);
 }
 
-static void drop_event(const struct device *d, struct use *u)
+static bool is_no_stream(CUresult result)
 {
-    if (u->event)
-        d->driver->cuEventDestroy(u->event);
-    u->event = NULL;
+    return result == CUDA_ERROR_INVALID_HANDLE || result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_INVALID_CONTEXT;
 }
 
-/*
- * Without an event the use waits for the whole device, or for a sweep that covers the stream. What a captured stream used before its capture has its
- * event still. LOCKING: in the device.
- */
-static CUresult record_use(struct host *h, struct device *d, struct use *u, CUstream stream)
+/* An event was refused, or moving it was. A stream of another context is not noted: it had no event before. LOCKING: `lock`. */
+static void end_without_event(struct host *h, const struct device *d, CUstream stream, uint32_t use, bool is_noted)
 {
-    CUresult result = CUDA_SUCCESS;
+    if (is_noted)
+        fold(h, use_at(h, use)->at, d->ordinal, use, (struct reach){.is_swept = is_swept(d, stream)});
+    else if (take_out(h, use))
+        use_give(h, use);
+}
+
+/* What the stream was given so far is in a use of its own, or part of that of the whole device. False: no memory. LOCKING: in the device. */
+static bool note_event(struct host *h, struct device *d, uint64_t at, CUstream stream, CUresult *result)
+{
+    uint64_t key = stream_key(d->driver, stream);
+    lock_take(&h->lock);
+    uint32_t use = key ? find(h, at, d->ordinal, key) : 0;
+    if (!use)
+        use = add(h, at, d->ordinal, key);
+    CUevent event = use ? use_at(h, use)->event : NULL;
+    if (use)
+        use_at(h, use)->busy = true;
+    lock_give(&h->lock);
+    if (!use)
+        return false;
+    bool is_new = !event;
+    if (is_new)
+        event = event_take(h, d);
+    *result = event ? record_event(d, stream, event) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (*result)
+        use_event_drop(d, event);
+    lock_take(&h->lock);
+    use_at(h, use)->busy = false;
+    use_at(h, use)->event = *result ? NULL : event;
+    if (*result)
+        end_without_event(h, d, stream, use, !is_new || !is_no_stream(*result));
+    lock_give(&h->lock);
+    return true;
+}
+
+/* False: no memory. LOCKING: in the device. */
+static bool note(struct host *h, struct device *d, uint64_t at, CUstream stream, CUresult *result)
+{
     bool is_stood_in_for = is_default_handle(stream) && !touch_captures_are_announced();
-    set_captured(h, u, !is_stood_in_for && is_captured(d->driver, stream, &result));
-    if (u->captured) {
-        if (result)
-            drop_event(d, u);
-        u->is_everywhere = !result || is_swept(d, stream);
-        return driver_result_is_sticky(result) ? result : CUDA_SUCCESS;
+    if (is_stood_in_for || !is_captured(d->driver, stream, result))
+        return note_event(h, d, at, stream, result);
+    if (is_no_stream(*result))
+        return true;
+    struct reach reach = {.is_swept = !*result || is_swept(d, stream), .is_captured = true};
+    *result = driver_result_is_sticky(*result) ? *result : CUDA_SUCCESS;
+    return note_whole(h, at, d->ordinal, reach);
+}
+
+/* ------------------------------------------------------------------------------------------------------------ uses that are done */
+
+/* The next one in the table, if its block is live and it can be asked after; 0: it cannot. LOCKING: `lock`. */
+static uint32_t next_look(struct host *h)
+{
+    h->looked = h->looked + 1 < h->uses.used ? h->looked + 1 : 1;
+    struct use *u = use_at(h, h->looked);
+    if (h->uses.used == 1 || !u->event || u->freed || u->busy)
+        return 0;
+    u->busy = true;
+    return h->looked;
+}
+
+/* LOCKING: `walking`. */
+static void look_at(struct host *h, uint32_t use)
+{
+    struct use *u = use_at(h, use);
+    struct device *d = atomic_load(&h->devices[u->device]);
+    CUevent event = u->event;
+    bool done = device_enter(d) == CUDA_SUCCESS && d->driver->cuEventQuery(event) == CUDA_SUCCESS;
+    lock_take(&h->lock);
+    u->busy = false;
+    done = done && take_out(h, use);
+    if (done)
+        use_give(h, use);
+    bool drops = done && !use_event_keep(h, d->ordinal, event);
+    lock_give(&h->lock);
+    if (drops)
+        use_event_drop(d, event);
+    device_leave(d);
+}
+
+/* A thread that walks has its own way to make room. */
+static void look_for_done(struct host *h)
+{
+    if (pthread_mutex_trylock(&h->walking))
+        return;
+    for (int i = 0; i < LOOKS; i++) {
+        lock_take(&h->lock);
+        uint32_t use = next_look(h);
+        lock_give(&h->lock);
+        if (use)
+            look_at(h, use);
     }
-    u->is_everywhere = false;
-    if (!u->event)
-        u->event = event_take(h, d);
-    result = u->event ? record_event(d, stream, u->event) : CUDA_ERROR_OUT_OF_MEMORY;
-    if (result) {
-        drop_event(d, u);
-        u->is_everywhere = is_swept(d, stream);
-    }
-    return result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result;
+    pthread_mutex_unlock(&h->walking);
+}
+
+/* ------------------------------------------------------------------------------------------------------------------------------ */
+
+static int refuse_stream(int device, CUstream stream, CUresult result)
+{
+    return error_set(CENOTE_INVALID, (int)result, "%p is no stream of device %d, or not of its primary context, in which memory is pinned: wait for "
+                     "it before the block is freed", (void *)stream, device);
 }
 
 int uses_note(struct host *h, uint64_t at, int device, CUstream stream)
@@ -157,256 +316,26 @@ int uses_note(struct host *h, uint64_t at, int device, CUstream stream)
     struct device *d = host_device(h, device, &error);
     if (!d)
         return error;
-    bool is_named = !is_default_handle(stream) || (!device_default_stream(d, &part) && !part);
-    CUresult result = device_enter(d);
-    uint32_t use = use_of_stream(h, at, device, !is_named ? part << 1 : result ? 0 : stream_key(d->driver, stream));
-    if (!result && use && is_named)
-        result = record_use(h, d, use_at(h, use), stream);
+    bool is_default = is_default_handle(stream) || stream == CU_STREAM_PER_THREAD;
+    CUresult result = is_default ? device_default_stream(d, &part) : CUDA_SUCCESS;
+    if (result == CUDA_ERROR_INVALID_CONTEXT)
+        return refuse_stream(device, stream, result);
+    bool is_named = !result && !part;
+    result = device_enter(d);
+    bool was_reset = result && host_was_reset(h, d);
+    bool noted = was_reset || (result || !is_named ? note_whole(h, at, device, (struct reach){.is_swept = false}) : note(h, d, at, stream, &result));
     device_leave(d);
-    if (!use)
+    if (atomic_load_explicit(&h->uses_are_short, memory_order_relaxed) && atomic_exchange(&h->uses_are_short, false))
+        look_for_done(h);
+    if (was_reset)
+        return error_set(CENOTE_DEVICE_LOST, (int)result, "the program has reset device %d: wait for its streams before the block is freed", device);
+    if (!noted)
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no memory to note that the block is used: wait for the stream before it is freed");
-    if (!result || result == CUDA_ERROR_OUT_OF_MEMORY)
-        return CENOTE_OK; /* it waits for the device instead */
+    if (is_no_stream(result))
+        return refuse_stream(device, stream, result);
+    if (!result || result == CUDA_ERROR_OUT_OF_MEMORY || result == CUDA_ERROR_NOT_READY)
+        return CENOTE_OK; /* without an event it waits for the device */
     return error_set(driver_result_is_sticky(result) ? CENOTE_DEVICE_LOST : CENOTE_DRIVER, (int)result,
                      "no event could be recorded on that stream of device %d: %s. The block will wait for the whole device", device,
                      driver_result_name(result));
-}
-
-/* The block was freed. Its record says that it is not live, and which its uses are. */
-void uses_add(struct host *h, uint64_t at, uint64_t word)
-{
-    uint32_t first = RECORD_USES(word);
-    lock_take(&h->lock);
-    h->freed++;
-    for (uint32_t use = first; use; use = use_at(h, use)->next) {
-        set_captured(h, use_at(h, use), false);
-        use_at(h, use)->freed = h->freed;
-    }
-    use_at(h, first)->next_pending = 0;
-    if (h->pending_last)
-        use_at(h, h->pending_last)->next_pending = first;
-    else
-        h->pending_first = first;
-    h->pending_last = first;
-    h->node[chunk_under(h, at)->node].pending++;
-    atomic_fetch_add(&h->pending, 1);
-    lock_give(&h->lock);
-}
-
-/* ----------------------------------------------------------------------------------------------------------------------- walks */
-
-static bool use_is_done(struct host *h, const struct use *u)
-{
-    if (!u->event && !u->is_everywhere)
-        return false;
-    struct device *d = atomic_load(&h->devices[u->device]);
-    bool done = device_enter(d) == CUDA_SUCCESS && (!u->event || d->driver->cuEventQuery(u->event) == CUDA_SUCCESS) &&
-                (!u->is_everywhere || sweep_is_done(h, d, u->freed));
-    device_leave(d);
-    return done;
-}
-
-static bool all_done(struct host *h, uint32_t use)
-{
-    for (; use; use = use_at(h, use)->next)
-        if (!use_is_done(h, use_at(h, use)))
-            return false;
-    return true;
-}
-
-/*
- * The entry after `before` (0: the first) leaves the list, and its uses are gone, but those whose events are not kept: they are chained to *spent.
- * Returns its block. LOCKING: `lock`, `walking`.
- */
-static uint64_t unlink_entry(struct host *h, uint32_t before, uint32_t *spent)
-{
-    uint32_t use = before ? use_at(h, before)->next_pending : h->pending_first;
-    uint64_t at = use_at(h, use)->at;
-    uint32_t after = use_at(h, use)->next_pending;
-    *(before ? &use_at(h, before)->next_pending : &h->pending_first) = after;
-    if (!after)
-        h->pending_last = before;
-    h->node[chunk_under(h, at)->node].pending--;
-    atomic_fetch_sub(&h->pending, 1);
-    while (use) {
-        struct use u = *use_at(h, use);
-        if (!u.event || event_give(h, u.device, u.event)) {
-            table_give(&h->uses, use);
-        } else {
-            use_at(h, use)->next = *spent;
-            *spent = use;
-        }
-        use = u.next;
-    }
-    return at;
-}
-
-/* Events that are not kept go back to the driver, and their uses are gone. LOCKING: `walking`. */
-static void drop_spent(struct host *h, uint32_t use)
-{
-    while (use) {
-        const struct use u = *use_at(h, use);
-        struct device *d = atomic_load(&h->devices[u.device]);
-        if (!device_enter(d) && d->driver->cuEventDestroy(u.event))
-            d->driver->cuEventDestroy(u.event); /* it would be lost: a refusal is asked for once more */
-        device_leave(d);
-        lock_take(&h->lock);
-        table_give(&h->uses, use);
-        lock_give(&h->lock);
-        use = u.next;
-    }
-}
-
-static uint32_t entry_after(struct host *h, uint32_t before)
-{
-    lock_take(&h->lock);
-    uint32_t use = before ? use_at(h, before)->next_pending : h->pending_first;
-    lock_give(&h->lock);
-    return use;
-}
-
-/*
- * Hands back blocks that no device uses any more: those at the head of the list, or all; those up to `known` (0: none) without asking. True: there
- * were some. LOCKING: `walking`.
- */
-static bool walk(struct host *h, struct thread *t, bool everything, uint32_t known)
-{
-    bool any = false;
-    uint32_t before = 0, not_ready = 0, use;
-    while ((use = entry_after(h, before)) && (everything || not_ready < NOT_READY_MAX)) {
-        if (!known && !all_done(h, use)) {
-            before = use;
-            not_ready++;
-            continue;
-        }
-        known = use == known ? 0 : known;
-        uint32_t spent = 0;
-        lock_take(&h->lock);
-        uint64_t at = unlink_entry(h, before, &spent);
-        lock_give(&h->lock);
-        drop_spent(h, spent);
-        thread_free(h, t, at, atomic_load(record_of(h, at)) & RECORD_REQUESTED);
-        any = true;
-    }
-    return any;
-}
-
-bool uses_poll(struct host *h, struct thread *t, bool everything)
-{
-    if (driver_is_exiting() || pthread_mutex_trylock(&h->walking))
-        return false;
-    bool any = walk(h, t, everything, 0);
-    pthread_mutex_unlock(&h->walking);
-    return any;
-}
-
-/* Waits on the host, with the gate open, for the event; without one for the whole context, if captures are announced. LOCKING: inside. */
-static CUresult wait_outside(struct device *d, CUevent event)
-{
-    device_wait_begin(d);
-    CUresult result = event ? d->driver->cuEventSynchronize(event) : device_wait_for_context(d);
-    device_wait_end(d);
-    return result;
-}
-
-/* Waits on the host for all that was put on every open device. The first error; a device that is lost does nothing any more. */
-static CUresult wait_for_devices(struct host *h)
-{
-    CUresult first = CUDA_SUCCESS;
-    for (int i = 0; i < DEVICES_MAX; i++) {
-        struct device *d = atomic_load(&h->devices[i]);
-        if (!d)
-            continue;
-        CUresult result = device_enter(d);
-        if (!result)
-            result = wait_outside(d, NULL);
-        device_leave(d);
-        if (result && (!first || !driver_result_is_sticky(result)))
-            first = result;
-    }
-    return first;
-}
-
-/* LOCKING: `walking`. */
-static CUresult wait_for_use(struct host *h, const struct use *u)
-{
-    struct device *d = atomic_load(&h->devices[u->device]);
-    CUevent event;
-    CUresult result = device_enter(d);
-    if (!result && u->event)
-        result = wait_outside(d, u->event);
-    while (!result && u->is_everywhere && (event = sweep_awaits(h, d, u->freed)))
-        result = wait_outside(d, event);
-    device_leave(d);
-    return result;
-}
-
-/* For the events of all that is pending. LOCKING: `walking`. */
-static CUresult wait_for_events(struct host *h)
-{
-    CUresult result = CUDA_SUCCESS;
-    for (uint32_t entry = entry_after(h, 0); entry && !result; entry = entry_after(h, entry))
-        for (uint32_t use = entry; use && !result; use = use_at(h, use)->next)
-            result = wait_for_use(h, use_at(h, use));
-    return result;
-}
-
-/* What is freed during the wait is not covered by it. LOCKING: `walking`. */
-static CUresult wait_for_all(struct host *h, struct thread *t)
-{
-    lock_take(&h->lock);
-    uint32_t last = h->pending_last;
-    lock_give(&h->lock);
-    CUresult result = wait_for_devices(h);
-    walk(h, t, true, !result || driver_result_is_sticky(result) ? last : 0);
-    return result;
-}
-
-/* Afterwards only those are pending that have no event, and what came since. LOCKING: `walking`. */
-static CUresult wait_for_some(struct host *h, struct thread *t)
-{
-    CUresult result = wait_for_events(h);
-    walk(h, t, true, 0);
-    return result;
-}
-
-/* Devices are waited for as a whole only if captures are announced (device_wait_for_context). */
-int uses_wait(struct host *h, bool devices)
-{
-    struct thread *t = thread_mine(h);
-    if (!atomic_load(&h->pending) || driver_is_exiting() || !t)
-        return CENOTE_OK;
-    pthread_mutex_lock(&h->walking);
-    CUresult result = devices ? wait_for_all(h, t) : wait_for_some(h, t);
-    if (!devices && !result && atomic_load(&h->pending) && !atomic_load(&h->captured))
-        result = wait_for_all(h, t);
-    if (result == CUDA_ERROR_NOT_READY)
-        result = wait_for_some(h, t);
-    pthread_mutex_unlock(&h->walking);
-    lock_take(&h->lock);
-    h->node[0].waits++;
-    lock_give(&h->lock);
-    return result ? error_set(driver_result_is_sticky(result) ? CENOTE_DEVICE_LOST : CENOTE_DRIVER, (int)result,
-                              "waiting for blocks in use: %s", driver_result_name(result)) : CENOTE_OK;
-}
-
-/* Events of open devices. Nothing is pending. */
-void uses_close(struct host *h)
-{
-    for (int i = 0; i < DEVICES_MAX; i++) {
-        struct device *d = atomic_load(&h->devices[i]);
-        if (!d)
-            continue;
-        bool inside = device_enter(d) == CUDA_SUCCESS;
-        while (inside && h->events[i]->count) {
-            CUevent event = h->events[i]->event[--h->events[i]->count];
-            if (d->driver->cuEventDestroy(event))
-                d->driver->cuEventDestroy(event);
-        }
-        if (inside)
-            sweep_close(h, d);
-        device_leave(d);
-        memory_unmap(h->events[i], sizeof(*h->events[i]));
-        memory_unmap(h->sweeps[i], sizeof(*h->sweeps[i]));
-    }
 }

@@ -23,6 +23,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/thread.h"
 #include "pool/pool.h"
 
 #define KIND_SHIFT  STREAM_KIND_SHIFT
@@ -39,11 +40,7 @@
 /* Of this thread's own default stream. Asks nothing. LOCKING: none. */
 uint64_t stream_key_of_thread(void)
 {
-    static _Atomic(uint64_t) threads;
-    static _Thread_local uint64_t mine;
-    if (!mine)
-        mine = atomic_fetch_add(&threads, 1) + 1;
-    return KEY_THREAD | mine;
+    return KEY_THREAD | thread_number();
 }
 
 static struct immortal *immortal_at(cenote_pool *pool, CUstream stream, uint32_t probe)

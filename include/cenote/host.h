@@ -12,7 +12,8 @@
  *     cenote_host_free(block);         ... handed out again when the copy is done
  *
  * It is a library of its own, libcenote_host.so, which needs jemalloc and hwloc and not libcenote.so. Results, errors (errors.def),
- * threads and the sizes of structs are as cenote.h says. Memory that could not be pinned is never handed out.
+ * threads and the sizes of structs are as cenote.h says. Memory that could not be pinned is never handed out, nor what a reset of a device has ended
+ * once a call has needed that device's driver: CENOTE_DEVICE_LOST, until what lies there was freed and trimmed.
  */
 #ifndef CENOTE_HOST_H
 #define CENOTE_HOST_H
@@ -38,7 +39,7 @@ typedef struct cenote_host_options {
     uint32_t    trim_every;
     uint32_t    budget_percent;
     uint32_t    unused;        /* 0 */
-    double      limit;         /* above 1: bytes; up to 1: part of what the process may have; below 0: RLIMIT_MEMLOCK */
+    double      limit;         /* above 1: bytes, 2 MiB at least; up to 1: part of what the process may have; 0: none; -1: RLIMIT_MEMLOCK */
     const char *topology;      /* hwloc's XML of a machine, by path; NULL: this one. Read during the call alone */
     uint32_t    announced;     /* 1: all captures are announced, or none is open when devices are waited for */
     uint32_t    unused2;       /* 0 */
@@ -73,9 +74,10 @@ CENOTE_API int cenote_host_free(void *block);
 
 /*
  * What is on `stream` of `device` now may be using the block: its memory is not handed out again before that is done. Call it after
- * each copy, while the stream exists. In a stream capture the copies of a graph happen whenever it is replayed: keep the block for as long. With
- * announced:0 the last replays before the free are waited for on the default stream and on immortal streams alone: tell those on other streams with
- * this call.
+ * each copy, while the stream exists; several threads may do so for one block. CENOTE_INVALID: the stream is of another device, or of a context that
+ * is not the device's primary one, and nothing is noted: wait for it before the free. In a stream capture the copies of a graph happen whenever it is
+ * replayed: keep the block for as long. With announced:0 the last replays before the free are waited for on the default stream and on immortal
+ * streams alone: tell those on other streams with this call.
  */
 CENOTE_API int cenote_host_use(void *block, int device, cenote_stream stream);
 

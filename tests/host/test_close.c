@@ -86,6 +86,49 @@ CASE(a_thread_that_ends_waits_for_the_one_that_closes)
     pinned_close(&scene);
 }
 
+static pthread_key_t at_the_end;
+static atomic_int last_calls;
+
+/* What a destructor of the program may do, in each round that the system gives it. */
+static void call_at_the_end(void *rounds)
+{
+    cenote_host_block found;
+    void *small = NULL, *large = NULL;
+    int error = cenote_host_alloc(0, 600, &small);
+    if (error)
+        EXPECT(error == CENOTE_OUT_OF_HOST_MEMORY && strstr(cenote_host_message(), "about to end"));
+    else
+        EXPECT(!cenote_host_find(small, &found) && found.start == small);
+    DONE(cenote_host_alloc(0, 100 * KIB, &large));
+    DONE(cenote_host_use(large, 0, CU_STREAM_PER_THREAD));
+    DONE(cenote_host_free(large));
+    DONE(cenote_host_free(small));
+    atomic_fetch_add(&last_calls, 1);
+    pthread_setspecific(at_the_end, rounds);
+}
+
+static void *end_with_calls(void *arg)
+{
+    cuCtxSetCurrent(context);
+    DONE(cenote_host_free(pinned_take(600)));
+    pthread_setspecific(at_the_end, &at_the_end);
+    return arg;
+}
+
+/* jemalloc has left the thread before, and gives it memory of its own, whatever arena is named. */
+CASE(a_thread_calls_when_it_ends)
+{
+    struct scene scene;
+    pthread_t thread;
+    open_card(&scene);
+    REQUIRE_EQ(pthread_key_create(&at_the_end, call_at_the_end), 0);
+    REQUIRE_EQ(pthread_create(&thread, NULL, end_with_calls, NULL), 0);
+    pthread_join(thread, NULL);
+    EXPECT(atomic_load(&last_calls) >= 4); /* rounds that POSIX promises */
+    pthread_key_delete(at_the_end);
+    pinned_close(&scene);
+}
+
 CASE(threads_end_while_it_closes)
 {
     struct scene scene;

@@ -1,9 +1,13 @@
 /*
  * test_faults.c: every driver call that pinned memory makes fails once, and for good from then on, with errors that pass and with one that
- * ends the context. Afterwards: contents are right, structures are sound, everything can be given back, and the card's books are empty,
+ * ends the context; so does host memory for books.
+ * Afterwards: contents are right, structures are sound, everything can be given back, and the card's books are empty,
  * but for what the driver would not take back.
  */
+#include "base/memory.h"
 #include "tests/host/pinned.h"
+
+#include <pthread.h>
 
 #define BLOCKS 12
 #define MOST_CALLS 400
@@ -34,6 +38,12 @@ static void take(struct act *act, int i, size_t bytes)
     memset(block, i + 1, bytes < 1000 ? bytes : 1000);
 }
 
+static void *free_it(void *block)
+{
+    DONE(cenote_host_free(block));
+    return NULL;
+}
+
 /* Registers chunks of several sizes, copies, frees what is in flight, and gives memory back. */
 static void scenario(struct act *act)
 {
@@ -46,7 +56,7 @@ static void scenario(struct act *act)
         sim_launch_wait(stream, MSEC);
         cuMemcpyHtoDAsync(act->there, act->block[i], 100, stream);
         passes(act, cenote_host_use(act->block[i], 0, stream));
-        passes(act, cenote_host_free(act->block[i]));
+        DONE(cenote_host_free(act->block[i]));
         act->block[i] = NULL;
     }
     for (int i = 0; i < BLOCKS; i += 2)
@@ -55,7 +65,9 @@ static void scenario(struct act *act)
     for (int i = 1; i < BLOCKS; i += 2) {
         for (int k = 0; act->block[i] && k < 100; k++)
             EXPECT_EQ(act->block[i][k], i + 1);
-        passes(act, cenote_host_free(act->block[i]));
+        pthread_t thread; /* a free never fails, in a thread that keeps nothing yet, either */
+        if (!pthread_create(&thread, NULL, free_it, act->block[i]))
+            pthread_join(thread, NULL);
         act->block[i] = NULL;
     }
     passes(act, cenote_host_trim(0, 0));
@@ -72,8 +84,27 @@ static void give_all(struct act *act)
 
 static bool gives_back(const char *call)
 {
-    return !strcmp(call, "cuMemHostUnregister") || !strcmp(call, "cuEventDestroy") || !strcmp(call, "cuCtxPushCurrent") ||
-           !strcmp(call, "cuThreadExchangeStreamCaptureMode") || !strcmp(call, "cuDevicePrimaryCtxRelease");
+    return call && (!strcmp(call, "cuMemHostUnregister") || !strcmp(call, "cuEventDestroy") || !strcmp(call, "cuCtxPushCurrent") ||
+           !strcmp(call, "cuThreadExchangeStreamCaptureMode") || !strcmp(call, "cuDevicePrimaryCtxRelease"));
+}
+
+/* NULL for a call: host memory for cenote's books fails. */
+static void arm(const char *call, uint64_t nth, CUresult error, bool persistent)
+{
+    if (call)
+        fault_arm(call, nth, error, persistent);
+    else
+        memory_fail(nth, persistent);
+}
+
+static bool disarm(const char *call)
+{
+    bool fired = call ? fault_fired() != 0 : memory_failed() != 0;
+    if (call)
+        fault_disarm();
+    else
+        memory_fail(0, false);
+    return fired;
 }
 
 /* True: the failure came. */
@@ -85,11 +116,13 @@ static bool run_with(const char *call, uint64_t nth, CUresult error, bool persis
     options.topology = TOPOLOGIES "two-nodes.xml"; /* read faster than this machine's */
     scene_open_card(&act.scene, &shape);
     DONE(cuMemAlloc(&act.there, MIB));
-    fault_arm(call, nth, error, persistent);
-    DONE(cenote_host_open(&options));
-    scenario(&act);
-    bool fired = fault_fired() != 0;
-    fault_disarm();
+    arm(call, nth, error, persistent);
+    bool opens = passes(&act, cenote_host_open(&options));
+    if (opens)
+        scenario(&act);
+    bool fired = disarm(call);
+    if (!opens)
+        DONE(cenote_host_open(&options));
     DONE(cuCtxSetCurrent(act.scene.context)); /* an ordered failure of leaving is excused */
     DONE(cenote_host_check());
     EXPECT(fired || !act.refused);
@@ -144,6 +177,17 @@ CASE(every_call_fails_for_good)
     sweep(CUDA_ERROR_NOT_SUPPORTED, true);
 }
 
+/* Each time that memory for books is asked for, from the opening on. */
+CASE(host_memory_fails)
+{
+    for (int persistent = 0; persistent < 2; persistent++) {
+        uint64_t nth = 1;
+        while (nth < MOST_CALLS && run_with(NULL, nth, CUDA_SUCCESS, persistent))
+            nth++;
+        EXPECT(nth > 8 && nth < MOST_CALLS);
+    }
+}
+
 CASE(the_device_is_lost)
 {
     struct act act = {.refused = 0};
@@ -153,6 +197,7 @@ CASE(the_device_is_lost)
     sim_set_quiet(true);
     DONE(cenote_host_open(&options));
     void *block = pinned_take(1000), *used = pinned_take(3000), *more;
+    DONE(sim_launch_wait(act.scene.stream[A], MSEC));
     DONE(cenote_host_use(used, 0, act.scene.stream[A]));
     sim_lose_context(0, CUDA_ERROR_ILLEGAL_ADDRESS);
     memset(block, 1, 1000); /* it is the host's memory */

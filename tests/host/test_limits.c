@@ -88,6 +88,50 @@ CASE(the_limit_of_locked_memory)
     pinned_close(&scene);
 }
 
+/* A part of the memory, or of what may be locked, that comes to no bytes is a limit all the same: 0 stands for none. */
+CASE(a_limit_of_almost_nothing)
+{
+    struct rlimit limit, before;
+    getrlimit(RLIMIT_MEMLOCK, &before);
+    limit = (struct rlimit){0, before.rlim_max};
+    REQUIRE_EQ(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
+    for (int i = 0; i < 2; i++) {
+        struct scene scene;
+        void *block;
+        cenote_host_options options = pinned_options();
+        options.limit = i ? -1 : 1e-300;
+        pinned_open_devices(&scene, &options, 1);
+        EXPECT_EQ(cenote_host_alloc(0, 1, &block), CENOTE_OUT_OF_HOST_MEMORY);
+        EXPECT(strstr(cenote_host_message(), "limit"));
+        pinned_close(&scene);
+    }
+    setrlimit(RLIMIT_MEMLOCK, &before);
+}
+
+/* Books and addresses for chunks share what there is, and leave half of it to the program. */
+CASE(a_process_has_few_addresses)
+{
+    struct rlimit limit, before;
+    struct scene scene;
+    struct sim_shape shape = scene_card(64 * MIB);
+    unsigned long pages = 0;
+    void *block = NULL;
+    scene_open_card(&scene, &shape);
+    FILE *file = fopen("/proc/self/statm", "r");
+    REQUIRE(file && fscanf(file, "%lu", &pages) == 1);
+    fclose(file);
+    getrlimit(RLIMIT_AS, &before);
+    limit = (struct rlimit){pages * 4096 + 2 * GIB, before.rlim_max};
+    REQUIRE_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+    DONE(cenote_host_alloc(0, 3 * MIB, &block));
+    void *other = mmap(NULL, 512 * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT(other != MAP_FAILED);
+    munmap(other, 512 * MIB);
+    setrlimit(RLIMIT_AS, &before);
+    DONE(cenote_host_free(block));
+    pinned_close(&scene);
+}
+
 CASE(a_trim_keeps_what_it_is_told)
 {
     struct scene scene;

@@ -122,6 +122,26 @@ CASE(what_is_not_there_is_refused)
     scene_close(&scene);
 }
 
+/* More nodes than are known here: the first are used, and no other can be asked for. */
+CASE(a_hundred_nodes)
+{
+    char path[32];
+    struct scene scene;
+    hwloc_topology_t machine;
+    cenote_host_options options = pinned_options();
+    snprintf(path, sizeof path, "/proc/self/fd/%d", memfd_create("topology", 0));
+    REQUIRE(!hwloc_topology_init(&machine) && !hwloc_topology_set_synthetic(machine, "group:10 node:10 pu:1"));
+    REQUIRE(!hwloc_topology_load(machine) && !hwloc_topology_export_xml(machine, path, 0));
+    hwloc_topology_destroy(machine);
+    options.topology = path;
+    options.node = 64;
+    EXPECT_EQ(cenote_host_open(&options), CENOTE_BAD_OPTION);
+    EXPECT(strstr(cenote_host_message(), "NUMA node 64 has 64 before it"));
+    open_with(&scene, path, 1, 63);
+    EXPECT_EQ(node_of(0, 100), 63);
+    pinned_close(&scene);
+}
+
 static bool topology_says(const void *page, int *node)
 {
     char why[100];

@@ -21,6 +21,29 @@ static int status_of(void (*body)(void))
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
+/* A thread gives back what it kept when it ends, by a key of its own: another library's key is never taken for that. */
+static void has_no_keys(void)
+{
+    struct scene scene;
+    pthread_key_t key, last = 0;
+    void *block;
+    while (!pthread_key_create(&key, NULL))
+        last = key;
+    struct sim_shape shape = scene_card(64 * MIB);
+    scene_open_card(&scene, &shape);
+    EXPECT_EQ(cenote_host_alloc(0, 100, &block), CENOTE_OUT_OF_HOST_MEMORY);
+    EXPECT(strstr(cenote_host_message(), "keys"));
+    pthread_key_delete(last);
+    DONE(cenote_host_alloc(0, 100, &block));
+    DONE(cenote_host_free(block));
+    pinned_close(&scene);
+}
+
+CASE(a_process_has_no_keys_left)
+{
+    EXPECT_EQ(status_of(has_no_keys), 0);
+}
+
 static char *inherited;
 
 /* A child of a process that uses the GPU can do nothing, and harms nothing. */
@@ -141,6 +164,48 @@ CASE(a_process_may_fork_while_another_thread_reads)
 {
     FORKS_BESIDE_THREADS();
     EXPECT_EQ(status_of(forks_while_it_is_read), 0);
+}
+
+struct worker { pthread_t thread; struct scene *scene; };
+
+static void *work_for_ever(void *arg)
+{
+    struct worker *w = arg;
+    cuCtxSetCurrent(w->scene->context);
+    for (uint64_t i = 1; !atomic_load(&enough); i++) {
+        void *block = NULL;
+        bool fails = cenote_host_alloc(0, i % 7 ? 500 * i % 40000 + 1 : 3 * MIB, &block) || cenote_host_use(block, 0, w->scene->stream[A]) ||
+                     cenote_host_free(block) || (i % 50 == 0 && cenote_host_trim(0, 0));
+        EXPECT(!fails);
+    }
+    return NULL;
+}
+
+/* Whatever the threads had in hand that are not there. */
+static void forks_beside_work(void)
+{
+    struct scene scene;
+    struct worker worker[3];
+    atomic_store(&enough, false);
+    pinned_open(&scene);
+    inherited = pinned_take(3000);
+    for (int i = 0; i < 3; i++) {
+        worker[i].scene = &scene;
+        REQUIRE_EQ(pthread_create(&worker[i].thread, NULL, work_for_ever, &worker[i]), 0);
+    }
+    for (int i = 0, ends = 0; i < 60 && !ends; i++)
+        EXPECT_EQ(ends = status_of(in_the_fork), 0);
+    atomic_store(&enough, true);
+    for (int i = 0; i < 3; i++)
+        pthread_join(worker[i].thread, NULL);
+    DONE(cenote_host_free(inherited));
+    pinned_close(&scene);
+}
+
+CASE(a_process_may_fork_while_other_threads_work)
+{
+    FORKS_BESIDE_THREADS();
+    EXPECT_EQ(status_of(forks_beside_work), 0);
 }
 
 static char *last;

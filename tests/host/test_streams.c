@@ -270,6 +270,7 @@ CASE(every_event_goes_back)
     struct scene scene;
     struct sim_books books;
     pinned_open(&scene);
+    DONE(sim_launch_wait(scene.stream[A], MSEC)); /* or those that are done would go before the free */
     for (int i = 0; i < MANY; i++) {
         block[i] = pinned_take(512);
         DONE(cenote_host_use(block[i], 0, scene.stream[A]));

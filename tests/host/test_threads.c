@@ -3,6 +3,7 @@
  * knows what it holds: handed out too early, or twice, it shows.
  */
 #include "tests/host/pinned.h"
+#include "tests/rounds.h"
 
 #include <errno.h>
 #include <linux/filter.h>
@@ -113,6 +114,35 @@ static void eight_threads(void)
 CASE(threads_take_blocks_and_free_those_of_others)
 {
     eight_threads();
+}
+
+static atomic_bool over;
+
+static void *take_and_trim(void *arg)
+{
+    cuCtxSetCurrent(context);
+    for (int i = 0; i < rounds(4000); i++) {
+        void *block = NULL;
+        atomic_fetch_add(&refused, cenote_host_alloc(0, 3 * MIB, &block) || cenote_host_free(block) || cenote_host_trim(0, 0));
+    }
+    atomic_store(&over, true);
+    return arg;
+}
+
+CASE(the_books_agree_while_chunks_come_and_go)
+{
+    struct scene scene;
+    pthread_t thread;
+    pinned_open(&scene);
+    context = scene.context;
+    REQUIRE_EQ(pthread_create(&thread, NULL, take_and_trim, NULL), 0);
+    int broken = 0;
+    while (!atomic_load(&over))
+        broken += cenote_host_check() != CENOTE_OK;
+    pthread_join(thread, NULL);
+    EXPECT_EQ(broken, 0);
+    EXPECT_EQ(refused, 0);
+    pinned_close(&scene);
 }
 
 /* From here on the system answers that it has no membarrier, as old ones and some sandboxes do. The last case: it is for good. */

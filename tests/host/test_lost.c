@@ -1,0 +1,128 @@
+/*
+ * test_lost.c: devices that the program resets, or whose context is lost. What was registered in a context that ended is not pinned: it is not handed
+ * out once that is known. Frees go on, everything can be given back, and other devices keep what is theirs.
+ */
+#include "tests/host/pinned.h"
+
+static void open_two(struct scene *scene, CUcontext *second)
+{
+    cenote_host_options options = pinned_options();
+    pinned_open_devices(scene, &options, 2);
+    DONE(cuDevicePrimaryCtxRetain(second, 1));
+}
+
+/* What was made in the context is gone with it. */
+static void after_a_reset(void)
+{
+    DONE(cuCtxSetCurrent(NULL));
+    scene_is_open = false;
+}
+
+static void *take_near(int device, size_t bytes)
+{
+    void *block = NULL;
+    DONE(cenote_host_alloc(device, bytes, &block));
+    return block;
+}
+
+/* A second time with a context that the program has made anew, under the same handle. */
+CASE(what_a_reset_has_ended_is_not_handed_out)
+{
+    for (int anew = 0; anew < 2; anew++) {
+        struct scene scene;
+        CUcontext context;
+        void *block = NULL;
+        pinned_open(&scene);
+        char *kept = pinned_take(3000), *small = pinned_take(100 * KIB), *flying = pinned_take(100 * KIB);
+        kept[2999] = 3;
+        DONE(cenote_host_free(small));
+        DONE(sim_launch_wait(scene.stream[A], MSEC));
+        DONE(cenote_host_use(flying, 0, scene.stream[A]));
+        DONE(cenote_host_free(flying));
+        DONE(cuDevicePrimaryCtxReset(0));
+        if (anew)
+            DONE(cuDevicePrimaryCtxRetain(&context, 0));
+        EXPECT_EQ(cenote_host_alloc(0, 100 * KIB, &block), CENOTE_DEVICE_LOST); /* it asks after what is flying */
+        EXPECT(strstr(cenote_host_message(), "reset"));
+        EXPECT_EQ(cenote_host_alloc(0, 2000, &block), CENOTE_DEVICE_LOST);
+        EXPECT_EQ(cenote_host_alloc(0, 3 * MIB, &block), CENOTE_DEVICE_LOST);
+        EXPECT_EQ(cenote_host_use(kept, 0, NULL), CENOTE_DEVICE_LOST);
+        EXPECT_EQ(kept[2999], 3);
+        EXPECT_EQ(pinned_stats().pending_blocks, 0);
+        DONE(cenote_host_free(kept));
+        DONE(cenote_host_trim(0, CENOTE_TRIM_WAIT));
+        EXPECT_EQ(pinned_stats().registered.current, 0);
+        DONE(cenote_host_check());
+        DONE(cenote_host_close());
+        DONE(cenote_host_free(take_near(0, 1000)));
+        EXPECT_EQ(pinned_chunks(), 1);
+        DONE(cenote_host_close());
+        EXPECT_EQ(pinned_chunks(), 0);
+        after_a_reset();
+    }
+}
+
+CASE(one_of_two_devices_is_reset)
+{
+    struct scene scene;
+    CUcontext second;
+    void *block = NULL;
+    open_two(&scene, &second);
+    void *first = take_near(0, 3 * MIB), *other = take_near(1, 30 * MIB);
+    DONE(cenote_host_use(other, 0, scene.stream[A]));
+    DONE(cuDevicePrimaryCtxReset(0));
+    DONE(cenote_host_free(first));
+    DONE(cenote_host_free(other));
+    DONE(cenote_host_trim(0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(pinned_chunks(), 0);
+    EXPECT_EQ(pinned_stats().registered.current, 0);
+    DONE(cenote_host_free(take_near(1, 3 * MIB))); /* nothing was left of the other when it was noticed */
+    EXPECT_EQ(cenote_host_alloc(0, 30 * MIB, &block), CENOTE_DEVICE_LOST);
+    DONE(cenote_host_close());
+    EXPECT_EQ(pinned_chunks(), 0);
+    after_a_reset();
+}
+
+CASE(a_device_is_reset_that_has_registered_nothing)
+{
+    struct scene scene;
+    CUcontext second;
+    void *block = NULL;
+    open_two(&scene, &second);
+    void *other = take_near(1, 3 * MIB);
+    DONE(cenote_host_use(other, 0, scene.stream[A]));
+    DONE(cuDevicePrimaryCtxReset(0));
+    EXPECT_EQ(cenote_host_use(other, 0, NULL), CENOTE_DEVICE_LOST);
+    DONE(cenote_host_free(other));
+    DONE(cenote_host_free(take_near(1, 20 * MIB)));
+    EXPECT_EQ(cenote_host_alloc(0, 50 * MIB, &block), CENOTE_DEVICE_LOST);
+    DONE(cenote_host_free(take_near(1, 1000)));
+    DONE(cenote_host_close());
+    EXPECT_EQ(pinned_chunks(), 0);
+    after_a_reset();
+}
+
+/* The driver keeps what the lost one registered, and that keeps nothing else. */
+CASE(one_of_two_devices_is_lost)
+{
+    struct scene scene;
+    CUcontext second;
+    void *block = NULL;
+    open_two(&scene, &second);
+    sim_set_quiet(true);
+    void *first = take_near(0, 3 * MIB), *other = take_near(1, 30 * MIB);
+    sim_lose_context(0, CUDA_ERROR_ILLEGAL_ADDRESS);
+    DONE(cenote_host_free(first));
+    DONE(cenote_host_trim(UINT64_MAX, 0)); /* it is idle for longer than the other */
+    DONE(cenote_host_free(other));
+    DONE(cenote_host_trim(0, 0));
+    EXPECT_EQ(pinned_stats().registered.current, 4 * MIB);
+    DONE(cenote_host_free(take_near(1, 40 * MIB)));
+    EXPECT_EQ(cenote_host_alloc(0, 50 * MIB, &block), CENOTE_DEVICE_LOST);
+    EXPECT_EQ(cenote_host_close(), CENOTE_DRIVER);
+    EXPECT(strstr(cenote_host_message(), "4194304 bytes"));
+    sim_set_quiet(false);
+    after_a_reset();
+}
+
+SCENES_MAIN("lost")
