@@ -62,6 +62,8 @@ struct mark {
     bool     owed;                  /* something waits for an event on it */
 };
 
+_Static_assert(MARKS_MAX <= FENCE_PARTS_MAX, "a fence has room for an event on each marked stream");
+
 struct lanes {
     struct table table;
     struct index by_key;
