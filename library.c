@@ -79,6 +79,7 @@ static void close_tables(cenote_pool *pool)
         arena_close_small(arena_of(pool, number));
     table_close(&pool->store.arenas);
     table_close(&pool->pending.uses);
+    index_close(&pool->pending.by_lane);
     table_close(&pool->lanes.table);
     index_close(&pool->lanes.by_key);
     table_close(&pool->exports.table);

@@ -17,6 +17,7 @@
 #include "stats/account/record.h"
 
 #define SLIDES_MAX      (1u << 20) /* most places taken without a poll in between */
+#define PUBLISHED_AT_ONCE 1000u    /* pages that came, some 50 us */
 
 static enum attempt fail(struct climb *c, int error)
 {
@@ -153,7 +154,8 @@ static enum attempt fill_place(struct climb *c, const struct place *place)
     c->no_mapping = CUDA_SUCCESS;
     CUresult result = run_fill(c);
     bool has_no_order = pool->remap.fill.behind && c->no_order; /* the next attempt does without */
-    fill_publish(&pool->remap.fill, &pool->store.pages, result);
+    while (fill_publish(&pool->remap.fill, &pool->store.pages, result, PUBLISHED_AT_ONCE))
+        lock_pass(&pool->lock);
     pool->account.stats.pages_created += pool->remap.fill.creates;
     count_reserved(pool);
     if (result == CUDA_ERROR_OUT_OF_MEMORY || pool->remap.fill.creates)

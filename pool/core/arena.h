@@ -81,6 +81,7 @@ void     arena_abandon(struct arena *a, uint32_t block);
 
 void     arena_note_free(struct arena *a, tick freed);
 void     arena_give_item(struct arena *a, uint32_t slab, uint32_t item, tick freed);
-void     arena_flush(struct arena *a);
+void     arena_flush(struct arena *a, uint32_t looks);
+void     arena_close_slab(struct arena *a, uint32_t slab);
 
 #endif

@@ -58,7 +58,7 @@ void fill_close(struct fill *f)
 /* Lists the slots that lack a page. The pages that stay are marked as met (pages_look_anew), so that the picker does not pick them. */
 static void list_missing(struct fill *f, struct pages *s, const struct requester *who, struct region *r, uint32_t from, uint32_t to)
 {
-    f->count = f->unmaps = f->stays = 0;
+    f->count = f->unmaps = f->stays = f->published = 0;
     memset(f->lack, 0, sizeof f->lack);
     pages_look_anew(s);
     for (uint32_t slot = from; slot < to; slot += region_span(r, slot)) {
@@ -276,13 +276,17 @@ static void publish_entry(struct fill *f, struct pages *s, struct fill_entry *e,
         pages_drop(s, e->page, e->past);
 }
 
-/* LOCKING: the pool's lock and the turn. After a failure the caller gives the block back to the heap. */
-void fill_publish(struct fill *f, struct pages *s, CUresult result)
+/*
+ * The next `most` entries; true: there are more. The lock may be let go of between: each slot stays in transit until it is published. After a failure
+ * the caller gives the block back to the heap. LOCKING: the pool's lock and the turn.
+ */
+bool fill_publish(struct fill *f, struct pages *s, CUresult result, uint32_t most)
 {
-    f->creates = 0;
-    for (uint32_t i = 0; i < f->count; i++) {
-        f->creates += f->entries[i].created;
-        publish_entry(f, s, &f->entries[i], result == CUDA_SUCCESS);
+    f->creates = f->published ? f->creates : 0;
+    for (; f->published < f->count && most; f->published++, most--) {
+        f->creates += f->entries[f->published].created;
+        publish_entry(f, s, &f->entries[f->published], result == CUDA_SUCCESS);
     }
-    CHECK_SLOW(result || !pages_broken_rule(s)); /* after a failure the block has yet to be given back */
+    CHECK_SLOW(result || f->published < f->count || !pages_broken_rule(s)); /* after a failure the block has yet to be given back */
+    return f->published < f->count;
 }

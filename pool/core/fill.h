@@ -27,6 +27,7 @@ struct fill {
     uint32_t           count;
     uint32_t           creates, harvests, unmaps, leaves, stays;
     uint32_t           lack[GRADES];      /* entries whose page does not stay, by its grade */
+    uint32_t           published;         /* entries; what the others say is not in the books yet */
     uint32_t           top;               /* the largest grade of which pages are created */
     uint64_t           create_bytes;      /* bytes of the pages that are created */
     tick               behind;            /* the stream has to wait for what was freed up to here, see order.c; 0: for nothing */
@@ -46,7 +47,7 @@ enum plan fill_plan(struct fill *f, struct pages *s, const struct requester *who
 CUresult  fill_create(struct fill *f, const struct device *d, const CUmemAllocationProp *prop);
 CUresult  fill_unmap(struct fill *f, struct device *d);
 CUresult  fill_map(struct fill *f, struct device *d, const CUmemAccessDesc *who, uint32_t count);
-void      fill_publish(struct fill *f, struct pages *s, CUresult result);
+bool      fill_publish(struct fill *f, struct pages *s, CUresult result, uint32_t most);
 void      fill_close(struct fill *f);
 
 #endif

@@ -282,10 +282,9 @@ static void take_from_slots(struct pages *s, uint32_t page)
             bit_clear(r->sole, p->home.slot);
         }
     } else {
-        uint32_t *link = &s->spare;
-        while (*link != page)
-            link = &page_of(s, *link)->next_spare;
-        *link = p->next_spare;
+        *(p->before_spare ? &page_of(s, p->before_spare)->next_spare : &s->spare) = p->next_spare;
+        if (p->next_spare)
+            page_of(s, p->next_spare)->before_spare = p->before_spare;
         s->spares--;
         s->spare_bytes -= p->bytes;
     }
@@ -360,10 +359,14 @@ uint32_t pages_add(struct pages *s, CUmemGenericAllocationHandle handle, uint64_
 
 void pages_add_spare(struct pages *s, uint32_t page)
 {
-    page_of(s, page)->next_spare = s->spare;
+    struct page *p = page_of(s, page);
+    p->before_spare = 0;
+    p->next_spare = s->spare;
+    if (s->spare)
+        page_of(s, s->spare)->before_spare = page;
     s->spare = page;
     s->spares++;
-    s->spare_bytes += page_of(s, page)->bytes;
+    s->spare_bytes += p->bytes;
 }
 
 /* The driver has the page back. */

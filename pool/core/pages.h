@@ -24,7 +24,7 @@ struct page {
     uint32_t    arena;              /* the arena that used it last */
     uint32_t    met;                /* epoch of the last look that met it: tells twice from once */
     uint32_t    pins;               /* cenote_pin calls on slots that map it */
-    uint32_t    next_spare;
+    uint32_t    before_spare, next_spare;
     bool        fixed;              /* a private arena uses it, and it never leaves that, until the group is released */
     bool        leaving;            /* being given back to the driver */
     uint64_t    serial;             /* of the process, given at its first export; 0: never exported */

@@ -268,10 +268,10 @@ const char *pages_broken_slots(struct pages *s, struct region *r, uint32_t from,
 const char *pages_broken_sum(const struct pages *s, uint64_t bytes)
 {
     uint64_t spare_bytes = 0;
-    uint32_t spares = 0;
-    for (uint32_t page = s->spare; page; page = page_of(s, page)->next_spare) {
-        if (page_of(s, page)->maps)
-            return "8: a spare page is mapped nowhere";
+    uint32_t spares = 0, before = 0;
+    for (uint32_t page = s->spare; page; before = page, page = page_of(s, page)->next_spare) {
+        if (page_of(s, page)->maps || page_of(s, page)->before_spare != before)
+            return "8: a spare page is mapped nowhere, and knows its neighbours in the chain";
         spare_bytes += page_of(s, page)->bytes;
         spares++;
     }

@@ -133,6 +133,7 @@ uint32_t slab_close(struct slabs *s, uint32_t number, struct region *r)
     s->empty--;
     leave_bin(s, number);
     mark_granules(r, slab->at, slab_bytes(slab->class), 0);
+    slab->items = 0; /* tells that the number is not in use */
     table_give(s->table, number);
     return block;
 }
