@@ -24,7 +24,7 @@
 
 #define ARENAS_IDLE 64  /* with this many arenas, a new stream takes over an idle one instead of making another */
 #define LOOKS       16  /* at arenas of a queue, for one that may be taken over */
-#define WORK_OF_FORGETTING 3u   /* an arena, see look.c */
+#define WORK_OF_FORGETTING 30u  /* an arena, see look.c: the system has memory back */
 #define FLUSHED_AT_ONCE 500u    /* slabs of an arena, as in look.c; a trim finds the others */
 
 /* From now on another group may get this group's number. LOCKING: the pool's lock. */
@@ -255,10 +255,12 @@ void idle_forget_empty(cenote_pool *pool)
 {
     struct look look;
     look_begin(&look, pool);
-    for (uint32_t number = 1; number < pool->store.arenas.used && !look.is_over; number++, look_goes_on(&look, WORK_OF_FORGETTING)) {
+    for (uint32_t number = 1; number < pool->store.arenas.used && !look.is_over; number++) {
         struct arena *a = arena_of(pool, number);
-        if (a->number && is_ended(pool, a) && !arena_has_regions(a) && is_complete(pool, a))
+        bool goes = a->number && is_ended(pool, a) && !arena_has_regions(a) && is_complete(pool, a);
+        if (goes)
             idle_forget(pool, a);
+        look_goes_on(&look, goes ? WORK_OF_FORGETTING : 1);
     }
     look_end(&look);
 }

@@ -16,6 +16,7 @@
 #include "stats/account/count.h"
 
 #define BATCH    64             /* pages picked at a time where there is no host memory for more */
+#define PAGES_AT_ONCE 1000u     /* looked at in one hold of the lock */
 #define ORPHANS  8              /* segments of destroyed groups that go before another is taken */
 #define WORK_OF_FLUSH 1u        /* of one slab, see look.c */
 
@@ -144,18 +145,32 @@ static uint32_t most_leavers(cenote_pool *pool, const struct leave *leave, bool 
     return (uint32_t)(most < pages ? most : pages);
 }
 
-/* Picks the next pages to go, no more than bring `reserved` down to `keep`. They are leaving when this returns. */
+/*
+ * Picks the next pages to go, no more than bring `reserved` down to `keep`. They are leaving when this returns. Other threads may have the lock now
+ * and then, and take pages that were picked: those stay.
+ */
 static uint32_t pick_leavers(cenote_pool *pool, const struct leave *leave, bool segments, struct pick *picks, uint32_t most)
 {
-    lock_take(&pool->lock);
-    pool_settle(pool);
+    struct pages *s = &pool->store.pages;
     struct picker picker = {.latest = leave->latest, .segments = segments, .skip_sources = leave->skip_sources, .only_arena = leave->only_arena,
                             .skip_shift = leave->skip_shift, .most = most, .picks = picks};
-    pages_pick(&pool->store.pages, &picker);
+    lock_take(&pool->lock);
+    pool_settle(pool);
+    while (pages_pick_some(s, &picker, PAGES_AT_ONCE))
+        lock_pass(&pool->lock);
+    lock_give(&pool->lock);
+    pages_pick_sort(&picker);
+    lock_take(&pool->lock);
     uint32_t count = 0;
-    for (uint64_t left = pool->store.pages.reserved; count < picker.count && left > leave->keep; count++) {
-        left -= page_of(&pool->store.pages, picks[count].page)->bytes;
-        pages_leave(&pool->store.pages, picks[count].page);
+    uint64_t left = s->reserved;
+    for (uint32_t i = 0; i < picker.count && left > leave->keep; i++) {
+        if (pages_may_go(s, &picker, picks[i].page)) {
+            left -= page_of(s, picks[i].page)->bytes;
+            pages_leave(s, picks[i].page);
+            picks[count++] = picks[i];
+        }
+        if (i % PAGES_AT_ONCE == PAGES_AT_ONCE - 1)
+            lock_pass(&pool->lock);
     }
     lock_give(&pool->lock);
     return count;
@@ -164,8 +179,11 @@ static uint32_t pick_leavers(cenote_pool *pool, const struct leave *leave, bool 
 static void stay(cenote_pool *pool, const struct pick *picks, uint32_t count)
 {
     lock_take(&pool->lock);
-    for (uint32_t i = 0; i < count; i++)
+    for (uint32_t i = 0; i < count; i++) {
         pages_stay(&pool->store.pages, picks[i].page);
+        if (i % PAGES_AT_ONCE == PAGES_AT_ONCE - 1)
+            lock_pass(&pool->lock);
+    }
     lock_give(&pool->lock);
 }
 

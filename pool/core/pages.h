@@ -135,11 +135,20 @@ struct picker {
     uint32_t most;
     uint32_t count;
     struct pick *picks;         /* room for `most` */
+
+    /* --- how far pages_pick_some has come */
+    bool     begun;
+    bool     some;              /* a page of the region may be free, or there was a pause in it */
+    uint32_t region, word;      /* region 0: spares are next */
+    uint32_t spare;
 };
 
 void pages_unlist(struct pages *s, struct region *r);
 tick pages_behind(const struct pages *s, const struct requester *who, uint32_t page);
 void pages_pick(struct pages *s, struct picker *picker);
+bool pages_pick_some(struct pages *s, struct picker *picker, uint32_t most);
+void pages_pick_sort(struct picker *picker);
+bool pages_may_go(const struct pages *s, const struct picker *picker, uint32_t page);
 
 /* Sums for the statistics. */
 struct pages_sums {
