@@ -164,7 +164,7 @@ static uint32_t pick_leavers(cenote_pool *pool, const struct leave *leave, bool 
     uint32_t count = 0;
     uint64_t left = s->reserved;
     for (uint32_t i = 0; i < picker.count && left > leave->keep; i++) {
-        if (pages_may_go(s, &picker, picks[i].page)) {
+        if (pages_may_be_taken(s, &picker, picks[i].page)) {
             left -= page_of(s, picks[i].page)->bytes;
             pages_leave(s, picks[i].page);
             picks[count++] = picks[i];

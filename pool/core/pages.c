@@ -151,8 +151,10 @@ void pages_own(struct pages *s, struct region *r, uint32_t from, uint32_t to)
     r->edges[last] += last != from;
     bits_set(r->busy, from, to);
     for (uint32_t slot = from; (slot = bits_next(r->sole, slot, to, false)) < to; slot++) {
-        if (bit_is_set(r->transit, slot))
+        if (bit_is_set(r->transit, slot)) {
+            slot = bits_next(r->transit, slot, to, false) - 1; /* tens of thousands may be, side by side */
             continue;
+        }
         struct page *p = page_of(s, r->page[slot]);
         CHECK(!p->owner.region || slot_ref_is(p->owner, r->number, slot)); /* invariant 3: one owner */
         p->owner = (struct slot_ref){r->number, slot};

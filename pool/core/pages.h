@@ -148,7 +148,7 @@ tick pages_behind(const struct pages *s, const struct requester *who, uint32_t p
 void pages_pick(struct pages *s, struct picker *picker);
 bool pages_pick_some(struct pages *s, struct picker *picker, uint32_t most);
 void pages_pick_sort(struct picker *picker);
-bool pages_may_go(const struct pages *s, const struct picker *picker, uint32_t page);
+bool pages_may_be_taken(const struct pages *s, const struct picker *picker, uint32_t page);
 
 /* Sums for the statistics. */
 struct pages_sums {

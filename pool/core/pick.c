@@ -98,8 +98,6 @@ static bool is_eligible(const struct pages *s, const struct picker *k, const str
         return false;
     if (!k->who)
         return !p->fixed && fence_has_passed(&s->fences, freed, arena);
-    if (p->met == s->epoch) /* the range that is being filled uses this page already */
-        return false;
     if (arena != k->who->arena && (p->fixed || !may_come_after(s, k->who, freed, arena)))
         return false;
     return !s->mapped_once || may_leave_slot(s, k->who, p, freed, arena);
@@ -107,21 +105,23 @@ static bool is_eligible(const struct pages *s, const struct picker *k, const str
 
 static void consider(struct pages *s, struct picker *k, uint32_t page, tick freed, uint32_t arena)
 {
+    if (k->who && page_of(s, page)->met == s->epoch) /* the range that is being filled uses this page already */
+        return;
     if (!is_eligible(s, k, page_of(s, page), freed, arena))
         return;
     bool waits = k->who && !requester_comes_after(s, k->who, freed, arena);
     keep_oldest(k, waits ? freed | LAST : freed, page);
 }
 
-/* May a page that was picked to go back to the driver still go, although other threads had the lock? */
-bool pages_may_go(const struct pages *s, const struct picker *k, uint32_t page)
+/* May a page that was picked still move, or go back to the driver, although other threads had the lock? */
+bool pages_may_be_taken(const struct pages *s, const struct picker *k, uint32_t page)
 {
     const struct page *p = page_of(s, page);
     const struct region *r = p->home.region ? region_of(s, p->home.region) : NULL;
     bool sole = r && bit_is_set(r->sole, p->home.slot);
     if (sole ? bit_is_set(r->busy, p->home.slot) : p->owner.region)
         return false;
-    return is_eligible(s, k, p, sole ? r->freed[p->home.slot] : p->freed, sole ? r->arena : p->arena);
+    return is_eligible(s, k, p, sole ? r->freed[p->home.slot] : r || !k->who ? p->freed : 0, sole ? r->arena : p->arena);
 }
 
 /* Pages that may be free, by the word. */
