@@ -299,6 +299,7 @@ static enum plan plan_in_portions(struct climb *c, const struct requester *who, 
     if (!fill_hold(f, s, who, region_of(s, place->region), place->under.from, place->under.to, news))
         return PLAN_NO_MEMORY;
     f->block = take_place(c, place);
+    lock_pass(&pool->lock);
     for (uint32_t grade = GRADES; grade-- > 0;) {
         fill_pick(f, s, who, grade);
         while (f->lack[grade] && pages_pick_some(s, &f->pickers[grade], PAGES_AT_ONCE))
@@ -466,9 +467,10 @@ enum attempt attempt_serve(struct climb *c)
     if ((atomic_load(&pool->config.device->is_short) || c->request->size > more / 2) && provider_moves_pages(pool, c->arena))
         attempt_ask_driver(c);
     if (provider_moves_pages(pool, c->arena)) {
-        uint64_t slots = (c->request->size >> least_shift(c)) + 2; /* at both edges it may touch one more */
-        aliases_make_room(pool, slots);
-        fill_make_room(&pool->remap.fill, slots < UINT32_MAX / 2 ? (uint32_t)slots : 0); /* without the pool's lock, as it may be much; or the plan does */
+        uint64_t units = (c->request->size >> pool->store.pages.shifts[GRADE_LARGE]) + 2, slots = units << (pool->store.pages.shifts[GRADE_LARGE] -
+                         pool->store.pages.shifts[GRADE_SMALL]);
+        aliases_make_room(pool, (c->request->size >> least_shift(c)) + 2); /* at both edges it may touch one more */
+        fill_make_room(&pool->remap.fill, slots < UINT32_MAX / 2 ? (uint32_t)slots : 0); /* not under the pool's lock; if that fails, the plan does */
     }
     c->now = pool_now(pool);
     lock_take(&pool->lock);

@@ -168,8 +168,10 @@ void pages_own(struct pages *s, struct region *r, uint32_t from, uint32_t to)
 void pages_fix(struct pages *s, struct region *r, uint32_t from, uint32_t to)
 {
     for (uint32_t slot = from; slot < to; slot += region_span(r, slot)) {
-        if (bit_is_set(r->transit, slot))
+        if (bit_is_set(r->transit, slot)) {
+            slot = region_span(r, slot) > 1 ? slot : bits_next(r->transit, slot, to, false) - 1; /* as in pages_own */
             continue;
+        }
         page_of(s, r->page[slot])->fixed = true;
         page_of(s, r->page[slot])->arena = r->arena;
     }
