@@ -8,7 +8,6 @@
  */
 #include <cenote/report.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/lock.h"
@@ -323,7 +322,6 @@ static struct lock_hold measure(const struct program *program)
     lock_time_holds(0);
     for (uint32_t i = 0; i < count; i++)
         longest = best[i].ns > longest.ns ? best[i] : longest;
-if (getenv("ALL")) for (uint32_t i = 0; i < count; i++) if (best[i].ns > 300000) printf("      %lu us %s .. %s\n", best[i].ns / 1000, best[i].taken_in, best[i].given_in);
     return longest;
 }
 
