@@ -6,6 +6,7 @@
  *
  *     place with pages      ---> served
  *     place without pages   ---> planned ---> created, mapped ---> published ---> served, or short: the climb goes on
+ *       of very many slots  ---> taken ---> planned in portions ---> the same; or undone
  *     no place              ---> a region or segment is added ---> the climb tries again
  *
  * An attempt that fails undoes its plan. The pages that it created are spares for the next attempt, and go back if the climb ends out of memory.

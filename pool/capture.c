@@ -406,7 +406,8 @@ static int change_pins(void *address, size_t bytes, int by)
     }
     lock_give(&pool->lock);
     if (valid && full)
-        return error_set(CENOTE_INVALID, 0, "memory at %p has %u pins, the most that are counted: unpin what is not needed any more", address, UINT32_MAX);
+        return error_set(CENOTE_INVALID, 0, "memory at %p has %u pins, the most that are counted: unpin what is not needed any more", address,
+                         UINT32_MAX);
     return valid ? CENOTE_OK : error_set(CENOTE_INVALID, 0, by > 0 ? "%zu bytes at %p are not all mapped: pin live blocks" :
                                          "%zu bytes at %p are not all pinned: unpin what was pinned, once for each pin", bytes, address);
 }

@@ -17,7 +17,7 @@
  * Queues are in the order in which arenas came to be idle, so that the first is the likeliest to be complete. An idle arena whose stream
  * allocates again stays in its queue until it is looked at: neither an allocation nor a free of a busy stream touches a queue.
  *
- * LOCKING: every function here expects the pool's lock.
+ * LOCKING: every function here expects the pool's lock, but for idle_forget_empty.
  */
 #include "base/check.h"
 #include "pool/pool.h"

@@ -10,6 +10,9 @@
  *     ------------> create, unmap, map, grant access -------> linked and usable, or picked pages back where they were
  *                        any failure: unmapped in reverse
  *
+ * For very many slots the plan is made in steps, and between them the lock may be let go of: fill_hold, then fill_pick and fill_picked for each grade,
+ * then fill_lift. The place belongs to the request from the first step on.
+ *
  * If the device is not done with a page that was picked (`behind`), the stream of the arena is made to wait for it before fill_map (order.c).
  *
  * Between plan and publish the slots are in transit and the pages that were picked have an owner, so no other thread touches either. After a
@@ -142,8 +145,8 @@ static void count_new(struct fill *f, const struct pages *s, uint32_t grade, uin
 }
 
 /*
- * The slots go into transit, and the pages that were picked, of each grade, or stay, belong to them. The next `most` entries; true: there are more. If
- * other threads had the lock, they may have taken pages that were picked: as many more are created. LOCKING: the pool's lock and the turn.
+ * The slots go into transit, and the pages that were picked, of each grade, or stay, belong to them. The next `most` entries; true: there are more.
+ * If other threads had the lock, they may have taken pages that were picked: as many more are created. LOCKING: the pool's lock and the turn.
  */
 bool fill_lift(struct fill *f, struct pages *s, const struct requester *who, uint32_t most)
 {

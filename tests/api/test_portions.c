@@ -1,7 +1,7 @@
 /*
- * test_portions.c: work that lets go of the pool's lock in the middle, while other threads allocate and free: plans of large places, trims, the emptying
- * of regions, old aliases, freed blocks that come back. And what is found in other ways where there is much of it: uses, slabs. Not: how long the lock is
- * held (bench/scale).
+ * test_portions.c: work that lets go of the pool's lock in the middle, while other threads allocate and free: plans of large places, trims, the
+ * emptying of regions, old aliases, freed blocks that come back. And what is found in other ways where there is much of it: uses, slabs. Not: how
+ * long the lock is held (bench/scale).
  */
 #include <pthread.h>
 

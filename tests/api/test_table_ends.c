@@ -1,7 +1,7 @@
 /*
  * test_table_ends.c: the last number of each table, ring and packed field of a pool, and one past it. What comes one past has an answer of its own:
- * an error, or a place that many share, as the list says. Most tables are too large to be filled in a test; there the numbers below the last few count
- * as handed out (spend).
+ * an error, or a place that many share, as the list says. Most tables are too large to be filled in a test; there the numbers below the last few
+ * count as handed out (spend).
  *
  *     what                         holds                       one past the last
  *     blocks, slabs, uses, lanes   2^28, 2^24 each             OUT_OF_HOST_MEMORY of the allocation or use that needs one
