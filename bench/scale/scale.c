@@ -252,6 +252,28 @@ static double group_round(uint32_t count)
     return ns;
 }
 
+/* A use that is noted already, of a block that very many streams use. */
+static double another_use(uint32_t count)
+{
+    open_pool("page_mib:2");
+    scale_need(cenote_alloc(pool, 1 << 20, NULL, &blocks[0]), "cenote_alloc");
+    for (uint32_t i = 0; i < count; i++) {
+        scale_need((int)cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+        scale_need(cenote_use(blocks[0], streams[i]), "cenote_use");
+    }
+    double begin = bench_cpu_ns();
+    for (int i = 0; i < OPERATIONS; i++)
+        scale_need(cenote_use(blocks[0], streams[(uint64_t)(i % ASKED_AFTER) * count / ASKED_AFTER]), "cenote_use");
+    double ns = (bench_cpu_ns() - begin) / OPERATIONS;
+    scale_need(cenote_free(blocks[0]), "cenote_free");
+    scale_need((int)cuCtxSynchronize(), "cuCtxSynchronize");
+    scale_need(cenote_pool_trim(pool, 0, CENOTE_TRIM_WAIT), "cenote_pool_trim");
+    for (uint32_t i = 0; i < count; i++)
+        scale_need((int)cuStreamDestroy(streams[i]), "cuStreamDestroy");
+    close_pool();
+    return ns;
+}
+
 /* --------------------------------------------------------------------------------------------------------- how long others wait */
 
 static void *space;     /* for reports */
