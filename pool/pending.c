@@ -53,6 +53,8 @@ static void append(cenote_pool *pool, uint32_t use, uint32_t number)
     struct lane *lane = lane_of(pool, number);
     use_of(pool, use)->next_in_lane = 0;
     use_of(pool, use)->waits = true;
+    if (use_of(pool, use)->event)
+        use_got_event(pool, use_of(pool, use));
     *(lane->last ? &use_of(pool, lane->last)->next_in_lane : &lane->first) = use;
     lane->last = use;
     if (!lane->is_listed) {
@@ -218,6 +220,8 @@ static uint32_t make_covering(cenote_pool *pool, const struct lane *lane, uint32
     CUevent event = record(pool, lane);
     lock_take(&pool->lock);
     use_of(pool, last)->event = event;
+    if (event)
+        use_got_event(pool, use_of(pool, last));
     return event ? last : 0;
 }
 

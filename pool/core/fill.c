@@ -10,8 +10,8 @@
  *     ------------> create, unmap, map, grant access -------> linked and usable, or picked pages back where they were
  *                        any failure: unmapped in reverse
  *
- * For very many slots the plan is made in steps, and between them the lock may be let go of: fill_hold, then fill_pick and fill_picked for each grade,
- * then fill_lift. The place belongs to the request from the first step on.
+ * For very many slots the plan is made in steps, and between them the lock may be let go of: fill_hold, then fill_pick and fill_picked for each
+ * grade, then fill_lift. The place belongs to the request from the first step on.
  *
  * If the device is not done with a page that was picked (`behind`), the stream of the arena is made to wait for it before fill_map (order.c).
  *
