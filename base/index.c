@@ -71,6 +71,11 @@ static void close_gap(struct index_slots *s, uint32_t gap)
     s->values[gap] = 0; /* so that even a search for address 0 finds nothing */
 }
 
+__attribute__((cold, noinline)) uint32_t index_find_before(const struct index *x, uint64_t address)
+{
+    return index_find_in(&x->before, address);
+}
+
 /* Empties the next `most` slots of before. */
 static void move_some(struct index *x, uint32_t most)
 {

@@ -27,6 +27,7 @@ struct index {          /* all zero: an empty index */
 };
 
 bool     index_grow(struct index *x, uint64_t entries); /* see index_reserve */
+uint32_t index_find_before(const struct index *x, uint64_t address);    /* see index_find */
 void     index_add(struct index *x, uint64_t address, uint32_t value);  /* not there yet; value is not 0 */
 uint32_t index_remove(struct index *x, uint64_t address);               /* 0: was not there */
 void     index_close(struct index *x);
@@ -67,7 +68,7 @@ static inline uint32_t index_find_in(const struct index_slots *s, uint64_t addre
 static inline uint32_t index_find(const struct index *x, uint64_t address)
 {
     uint32_t value = index_find_in(&x->now, address);
-    return __builtin_expect(value || !x->before.count, 1) ? value : index_find_in(&x->before, address);
+    return __builtin_expect(value || !x->before.count, 1) ? value : index_find_before(x, address);
 }
 
 #endif
