@@ -12,6 +12,7 @@
  * LOCKING: the lock of the pools guards the default ones, and the making of a pool. A pool's own locks are explained in docs/locks.md.
  */
 #include <string.h>
+#include <sys/resource.h>
 
 #include "stats/account/record.h"
 #include "stats/text/options.h"
@@ -78,6 +79,7 @@ static void close_tables(cenote_pool *pool)
         arena_close_small(arena_of(pool, number));
     table_close(&pool->store.arenas);
     table_close(&pool->pending.uses);
+    index_close(&pool->pending.by_lane);
     table_close(&pool->lanes.table);
     index_close(&pool->lanes.by_key);
     table_close(&pool->exports.table);
@@ -86,7 +88,7 @@ static void close_tables(cenote_pool *pool)
     index_close(&pool->store.by_address);
     index_close(&pool->streams.by_key);
     if (pool->store.pages.fences.stream_done)
-        memory_unmap(pool->store.pages.fences.stream_done, ARENAS_MAX * sizeof *pool->store.pages.fences.stream_done);
+        memory_unmap(pool->store.pages.fences.stream_done, STREAM_DONE_BYTES);
     pool->store.pages.fences.stream_done = NULL;
     fill_close(&pool->remap.fill);
 }
@@ -102,6 +104,19 @@ static void choose_grades(struct pages *s, uint64_t least)
     }
 }
 
+/* The addresses that tables set aside at first are no memory, but count in a limit of addresses. */
+static int no_tables(void)
+{
+    const uint64_t bytes = BLOCKS_MAX * sizeof(struct block) + SLABS_MAX * sizeof(struct slab) + LANES_MAX * sizeof(struct lane) +
+                           PAGES_MAX * sizeof(struct page) + USES_MAX * sizeof(struct use); /* the large ones */
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_AS, &limit) || limit.rlim_cur == RLIM_INFINITY)
+        return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for the books of a pool");
+    return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no room for the books of a pool: it sets %llu GiB of addresses aside, which are no memory, and "
+                     "this process may have %llu GiB of them (RLIMIT_AS): raise the limit (ulimit -v), or limit memory by a control group",
+                     (unsigned long long)(bytes >> 30) + 1, (unsigned long long)limit.rlim_cur >> 30);
+}
+
 static int open_tables(cenote_pool *pool, uint32_t shift)
 {
     if (pages_open(&pool->store.pages, shift) && table_open(&pool->store.blocks, sizeof(struct block), BLOCKS_MAX) &&
@@ -109,13 +124,13 @@ static int open_tables(cenote_pool *pool, uint32_t shift)
         (pool->groups.table.items || table_open(&pool->groups.table, sizeof(cenote_group), GROUPS_MAX)) &&
         table_open(&pool->pending.uses, sizeof(struct use), USES_MAX) && table_open(&pool->lanes.table, sizeof(struct lane), LANES_MAX) &&
         table_open(&pool->exports.table, sizeof(struct export), EXPORTS_MAX) &&
-        table_open(&pool->account.by_tag, sizeof(struct row), CENOTE_TAGS_MAX + 1)) {
+        table_open(&pool->account.by_tag, sizeof(struct row), CENOTE_TAGS_MAX)) {
         choose_grades(&pool->store.pages, pool->config.device->granularity);
         pool->store.pages.mapped_once = pool->config.options.aliases == CENOTE_ALIASES_OFF;
         return CENOTE_OK;
     }
     close_tables(pool);
-    return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for the books of a pool");
+    return no_tables();
 }
 
 static const struct pool_hooks hooks = {explain_shortage, decay_go, churn_created};

@@ -14,6 +14,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -77,22 +78,59 @@ bool lock_settle(struct lock *lock, int ms)
     return false;
 }
 
-/* A thread that was woken needs a moment to take it: giving alone would have us take it again before. */
-bool lock_pass(struct lock *lock)
-{
-    if (atomic_load_explicit(&lock->state, memory_order_relaxed) != LOCK_WAITED_FOR)
-        return false;
-    int before = errno;
-    lock_give(lock);
-    nanosleep(&(struct timespec){.tv_nsec = 1}, NULL);
-    lock_take(lock);
-    errno = before;
-    return true;
-}
-
 #if CENOTE_DEBUG >= 1
 
 static _Thread_local const struct lock *held[LOCK_RANKS];
+
+static atomic_int timed_rank;
+static struct lock_hold longest[LOCK_HOLDS_MAX]; /* of each pair; changed with the lock held */
+static uint32_t longest_count;
+static _Thread_local struct {
+    uint64_t    since;              /* 0: not timed */
+    const char *taken_in;
+} timed;
+
+void lock_time_holds(enum lock_rank rank)
+{
+    longest_count = 0;
+    atomic_store(&timed_rank, (int)rank);
+}
+
+uint32_t lock_holds(struct lock_hold holds[LOCK_HOLDS_MAX])
+{
+    memcpy(holds, longest, sizeof longest);
+    return longest_count;
+}
+
+static uint64_t processor_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void hold_begins(const struct lock *lock, const char *where)
+{
+    if (lock->rank == (enum lock_rank)atomic_load_explicit(&timed_rank, memory_order_relaxed)) {
+        timed.since = processor_ns();
+        timed.taken_in = where;
+    }
+}
+
+static void hold_ends(const struct lock *lock, const char *where)
+{
+    if (!timed.since || lock->rank != (enum lock_rank)atomic_load_explicit(&timed_rank, memory_order_relaxed))
+        return;
+    uint64_t ns = processor_ns() - timed.since;
+    timed.since = 0;
+    uint32_t i = 0;
+    while (i < longest_count && (longest[i].taken_in != timed.taken_in || longest[i].given_in != where))
+        i++;
+    CHECK(i < LOCK_HOLDS_MAX);
+    if (i == longest_count)
+        longest[longest_count++] = (struct lock_hold){ns, timed.taken_in, where};
+    longest[i].ns = ns > longest[i].ns ? ns : longest[i].ns;
+}
 
 /* This thread holds no lock of a rank above. */
 bool lock_none_above(enum lock_rank rank)
@@ -109,29 +147,61 @@ bool lock_is_mine(const struct lock *lock)
 }
 
 /* The order is checked first: a wrong order has to show where it is, not as a deadlock somewhere else. */
-void lock_take(struct lock *lock)
+void lock_take_in(struct lock *lock, const char *where)
 {
     CHECK(lock->rank > 0 && lock->rank < LOCK_RANKS); /* opened, or LOCK_INITIALIZER */
     CHECK(!held[lock->rank]);
     CHECK(lock_none_above(lock->rank));
     lock_take_plain(lock);
     held[lock->rank] = lock;
+    hold_begins(lock, where);
 }
 
-bool lock_try(struct lock *lock)
+bool lock_try_in(struct lock *lock, const char *where)
 {
     CHECK(!held[lock->rank] && lock_none_above(lock->rank));
     if (!lock_try_plain(lock))
         return false;
     held[lock->rank] = lock;
+    hold_begins(lock, where);
     return true;
 }
 
-void lock_give(struct lock *lock)
+void lock_give_in(struct lock *lock, const char *where)
 {
     CHECK(lock_is_mine(lock));
+    hold_ends(lock, where);
     held[lock->rank] = NULL;
     lock_give_plain(lock);
 }
 
+/* A hold ends where others could have had the lock. */
+static const char *offer_begins(const struct lock *lock, const char *where)
+{
+    const char *taken_in = timed.taken_in;
+    hold_ends(lock, where);
+    return taken_in;
+}
+
+#else
+
+static const char *offer_begins(const struct lock *lock, const char *where) { (void)lock; return where; }
+static void hold_begins(const struct lock *lock, const char *where) { (void)lock; (void)where; }
+
 #endif
+
+/* A thread that was woken needs a moment to take it: giving alone would have us take it again before. */
+bool lock_pass(struct lock *lock)
+{
+    const char *taken_in = offer_begins(lock, __func__);
+    bool passes = atomic_load_explicit(&lock->state, memory_order_relaxed) == LOCK_WAITED_FOR;
+    if (passes) {
+        int before = errno;
+        lock_give(lock);
+        nanosleep(&(struct timespec){.tv_nsec = 1}, NULL);
+        lock_take(lock);
+        errno = before;
+    }
+    hold_begins(lock, taken_in);
+    return passes;
+}

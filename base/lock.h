@@ -76,9 +76,25 @@ bool lock_pass(struct lock *lock);
 
 #if CENOTE_DEBUG >= 1
 
-void lock_take(struct lock *lock);
-void lock_give(struct lock *lock);
-bool lock_try(struct lock *lock);          /* false: a thread has it */
+#define lock_take(lock) lock_take_in((lock), __func__)
+#define lock_give(lock) lock_give_in((lock), __func__)
+#define lock_try(lock)  lock_try_in((lock), __func__)      /* false: a thread has it */
+void lock_take_in(struct lock *lock, const char *where);
+void lock_give_in(struct lock *lock, const char *where);
+bool lock_try_in(struct lock *lock, const char *where);
+
+/*
+ * How long threads keep locks of one rank, by their own processor time: other programs make it no longer. lock_pass ends a hold, whether a thread
+ * waits or not. For bench/scale, one pool at a time: `rank` 0 stops it. The longest hold from and to each pair of functions since then, in `holds`.
+ */
+#define LOCK_HOLDS_MAX 128                  /* pairs of functions that are told apart; there are some fifty */
+struct lock_hold {
+    uint64_t    ns;
+    const char *taken_in, *given_in;       /* functions */
+};
+void lock_time_holds(enum lock_rank rank);
+uint32_t lock_holds(struct lock_hold holds[LOCK_HOLDS_MAX]);
+
 bool lock_is_mine(const struct lock *lock);
 bool lock_none_above(enum lock_rank rank); /* this thread holds no lock of a rank above */
 

@@ -28,14 +28,14 @@ uint64_t memory_failed(void); /* how many did since */
 bool     memory_fails_on_order(void); /* for memory that is taken for us, as the stack of a thread: is it to fail? */
 
 /*
- * A table: items of one size that never move, named by a number from 1 (0 is "none"). Free items are chained and reused.
- * Address space for `most` items is set aside once; memory is committed as the table grows.
+ * A table: items of one size that never move, named by the numbers 1 to `most` (0 is "none"). So an array by such a number has `most` + 1 elements.
+ * Free items are chained and reused. Address space for `most` items is set aside once; memory is committed as the table grows.
  * LOCKING: that of the table's owner.
  */
 struct table {
     char    *items;       /* item 0 is never handed out */
     size_t   item_size;
-    uint32_t most;        /* items that fit the address space */
+    uint32_t most;        /* items that fit the address space, with item 0 */
     uint32_t used;        /* items ever handed out, with item 0 */
     uint32_t committed;   /* items with memory behind them */
     uint32_t first_free;  /* chain of items given back, through their first four bytes */

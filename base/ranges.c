@@ -16,6 +16,9 @@
 
 #include "base/check.h"
 
+#define ADDRESS_BITS 57     /* of a device */
+_Static_assert(RANGE_LISTS + (ADDRESS_BITS - 9 - 6) * 16 + 15 < RANGE_BINS && RANGE_BINS <= UINT16_MAX, "every size has a bin, and a bin 16 bits");
+
 static uint32_t bin_of(uint64_t size)
 {
     uint64_t units = size / BLOCK_BYTES;

@@ -23,7 +23,7 @@
 #include "driver/driver.h"
 #include "driver/touch.h"
 
-#define DEVICES_MAX  64
+#define DEVICES_MAX  64 /* a set of devices is a word */
 #define CONTEXTS_MAX 64 /* beside the primary ones, in which pools are */
 
 struct device {

@@ -13,6 +13,8 @@
 #include "base/check.h"
 #include "pool/pool.h"
 
+#define SLOTS_A_UNIT 4u     /* of work, see look.c */
+
 /* May the mapping go? A free page that has no other becomes a spare, so the device must be done with it. LOCKING: the pool's lock. */
 bool aliases_may_go(const cenote_pool *pool, const struct region *r, uint32_t slot)
 {
@@ -23,19 +25,23 @@ bool aliases_may_go(const cenote_pool *pool, const struct region *r, uint32_t sl
     return !bit_is_set(r->busy, slot) && !bit_is_set(r->transit, slot) && fence_has_passed(fences, r->freed[slot], r->arena);
 }
 
-/* The tick that about half of the aliases are not younger than; 0: there are none. LOCKING: the pool's lock. */
-static tick middle_age(const cenote_pool *pool)
+/* The tick that about half of the aliases are not younger than; 0: there are none. */
+static tick middle_age(cenote_pool *pool)
 {
     tick oldest = UINT64_MAX, youngest = 0;
+    struct look look;
+    look_begin(&look, pool);
     for (uint32_t number = 1; number < pool->store.pages.regions.used; number++) {
         const struct region *r = region_of(&pool->store.pages, number);
         for (uint32_t slot = 0; r && !r->fixed && !region_is_segment(r) && slot < r->slots; slot++) {
+            look_goes_on(&look, slot % SLOTS_A_UNIT == 0);
             if (!aliases_may_go(pool, r, slot))
                 continue;
             oldest = r->freed[slot] < oldest ? r->freed[slot] : oldest;
             youngest = r->freed[slot] > youngest ? r->freed[slot] : youngest;
         }
     }
+    look_end(&look);
     return youngest ? oldest + (youngest - oldest) / 2 : 0;
 }
 
@@ -71,9 +77,7 @@ bool aliases_drop(cenote_pool *pool)
     bool any = false;
     if (atomic_load(&pool->config.device->captures))
         return false;
-    lock_take(&pool->lock);
     tick age = middle_age(pool);
-    lock_give(&pool->lock);
     for (uint32_t number = 1; age && number < pool->store.pages.regions.used; number++) { /* regions come and go with the turn alone */
         struct region *r = region_of(&pool->store.pages, number);
         for (uint32_t slot = 0; r && !r->fixed && !region_is_segment(r) && slot < r->slots; slot++)

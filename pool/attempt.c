@@ -6,6 +6,7 @@
  *
  *     place with pages      ---> served
  *     place without pages   ---> planned ---> created, mapped ---> published ---> served, or short: the climb goes on
+ *       of very many slots  ---> taken ---> planned in portions ---> the same; or undone
  *     no place              ---> a region or segment is added ---> the climb tries again
  *
  * An attempt that fails undoes its plan. The pages that it created are spares for the next attempt, and go back if the climb ends out of memory.
@@ -17,6 +18,8 @@
 #include "stats/account/record.h"
 
 #define SLIDES_MAX      (1u << 20) /* most places taken without a poll in between */
+#define SLOTS_AT_ONCE   4096u      /* chosen, as the next: a place with more slots is planned in portions, which takes longer in all */
+#define PAGES_AT_ONCE   1000u      /* of those, and where pages come: some 50 us */
 
 static enum attempt fail(struct climb *c, int error)
 {
@@ -140,20 +143,27 @@ static bool has_overstated(struct climb *c)
     return !before && c->overstated;
 }
 
+/* Takes the place. LOCKING: the pool's lock. */
+static uint32_t take_place(struct climb *c, const struct place *place)
+{
+    return heap_take(arena_heap(c->arena, region_of(&c->pool->store.pages, place->region)->heap), place);
+}
+
 /*
  * The place has been planned for: the driver fills it. LOCKING: the pool's lock on entry and on return; not between.
  */
 static enum attempt fill_place(struct climb *c, const struct place *place)
 {
     cenote_pool *pool = c->pool;
-    uint32_t block = heap_take(arena_heap(c->arena, region_of(&pool->store.pages, place->region)->heap), place);
+    uint32_t block = pool->remap.fill.block ? pool->remap.fill.block : take_place(c, place);
     lock_give(&pool->lock);
 
     exchange_for_fill(c);
     c->no_mapping = CUDA_SUCCESS;
     CUresult result = run_fill(c);
     bool has_no_order = pool->remap.fill.behind && c->no_order; /* the next attempt does without */
-    fill_publish(&pool->remap.fill, &pool->store.pages, result);
+    while (fill_publish(&pool->remap.fill, &pool->store.pages, result, PAGES_AT_ONCE))
+        lock_pass(&pool->lock);
     pool->account.stats.pages_created += pool->remap.fill.creates;
     count_reserved(pool);
     if (result == CUDA_ERROR_OUT_OF_MEMORY || pool->remap.fill.creates)
@@ -268,6 +278,56 @@ static void loosen(struct climb *c, const struct units_turn *turn)
     budget_book_segments(pool, after - before);
 }
 
+/* Puts back what was planned, and the place. LOCKING: the pool's lock, but not between portions. */
+static void undo(struct climb *c)
+{
+    struct fill *f = &c->pool->remap.fill;
+    while (fill_publish(f, &c->pool->store.pages, CUDA_ERROR_OUT_OF_MEMORY, PAGES_AT_ONCE))
+        lock_pass(&c->pool->lock);
+    arena_abandon(c->arena, f->block);
+    f->block = 0;
+}
+
+/*
+ * As plan_at, in portions: the place is taken first, so that the lock may be let go of. Which pages move is sorted without it. LOCKING: the pool's
+ * lock, but not between portions.
+ */
+static enum plan plan_in_portions(struct climb *c, const struct requester *who, const struct place *place, uint64_t news, uint64_t most)
+{
+    cenote_pool *pool = c->pool;
+    struct fill *f = &pool->remap.fill;
+    struct pages *s = &pool->store.pages;
+    if (!fill_hold(f, s, who, region_of(s, place->region), place->under.from, place->under.to, news))
+        return PLAN_NO_MEMORY;
+    f->block = take_place(c, place);
+    lock_pass(&pool->lock);
+    for (uint32_t grade = GRADES; grade-- > 0;) {
+        fill_pick(f, s, who, grade);
+        while (f->lack[grade] && pages_pick_some(s, &f->pickers[grade], PAGES_AT_ONCE))
+            lock_pass(&pool->lock);
+        lock_give(&pool->lock);
+        pages_pick_sort(&f->pickers[grade]);
+        fill_picked(f, s, grade);
+        lock_take(&pool->lock);
+    }
+    while (f->create_bytes <= most && fill_lift(f, s, who, PAGES_AT_ONCE))
+        lock_pass(&pool->lock);
+    bool is_over = f->create_bytes > most;
+    if (!is_over && table_reserve(&s->table, f->creates))
+        return PLAN_READY;
+    undo(c);
+    return is_over ? PLAN_OVER_LIMIT : PLAN_NO_MEMORY;
+}
+
+/* LOCKING: the pool's lock, but not between portions. */
+static enum plan plan_at(struct climb *c, const struct requester *who, const struct place *place, uint64_t news, uint64_t most)
+{
+    struct pages *s = &c->pool->store.pages;
+    if (place->under.to - place->under.from > SLOTS_AT_ONCE)
+        return plan_in_portions(c, who, place, news, most);
+    return fill_plan(&c->pool->remap.fill, s, who, region_of(s, place->region), place->under.from, place->under.to, news, most);
+}
+
 /*
  * Which pages go there. Only if those that can be had are not enough, and nothing else is left but to wait, or with order:2 to take more memory, the
  * thread looks for a place anew, with pages that the device is not done with, for which the stream will wait. LOCKING: the pool's lock.
@@ -275,8 +335,6 @@ static void loosen(struct climb *c, const struct units_turn *turn)
 static enum plan plan(struct climb *c, struct requester *who, struct place *place, uint64_t most)
 {
     cenote_pool *pool = c->pool;
-    struct fill *f = &pool->remap.fill;
-    struct pages *s = &pool->store.pages;
     uint32_t grade = grade_of(c);
     uint64_t news = growth(c, most), before = most_before_order(c, news, most);
     struct units_turn turn;
@@ -284,24 +342,26 @@ static enum plan plan(struct climb *c, struct requester *who, struct place *plac
         loosen(c, &turn);
         return PLAN_ANEW; /* other threads may have taken the place meanwhile */
     }
-    enum plan plan = fill_plan(f, s, who, region_of(s, place->region), place->under.from, place->under.to, news, before);
-    bool is_early = before < most;
-    if (plan != PLAN_OVER_LIMIT || !(is_early || may_order(c, f->create_bytes - most)))
+    enum plan plan = plan_at(c, who, place, news, before);
+    bool is_early = before < most, was_held = pool->remap.fill.is_held; /* then the place has been taken and given back, and is another one now */
+    if (plan != PLAN_OVER_LIMIT || !(is_early || may_order(c, pool->remap.fill.create_bytes - most)))
         return plan;
     who->orderable = order_reach(pool, c->arena);
-    if (who->orderable) {
+    if (!who->orderable && !is_early)
+        return plan;
+    if (who->orderable || was_held) {
         struct place other = {0};
         enum fit fit = pool_try(pool, c->arena, who, c->request, true, &other, &c->at);
         if (fit == FIT_NOW)
             return PLAN_NEEDLESS; /* a complete place beyond the line: if pages may stay, the one below it begins elsewhere and lacks more */
         if (fit == FIT_WITH_PAGES)
             *place = other; /* else it began at pages that stay, of which another slot is in flight: the place without them is one still */
-        news = before;
-    } else if (!is_early) {
-        return plan;
+        else if (was_held)
+            return plan;
     }
+    news = who->orderable ? before : news;
     units_choose(pool, who, place, grade, news, &turn);
-    return fill_plan(f, s, who, region_of(s, place->region), place->under.from, place->under.to, news, most);
+    return plan_at(c, who, place, news, most);
 }
 
 /* LOCKING: the pool's lock. */
@@ -407,8 +467,12 @@ enum attempt attempt_serve(struct climb *c)
     c->driver_has = UINT64_MAX;
     if ((atomic_load(&pool->config.device->is_short) || c->request->size > more / 2) && provider_moves_pages(pool, c->arena))
         attempt_ask_driver(c);
-    if (provider_moves_pages(pool, c->arena))
+    if (provider_moves_pages(pool, c->arena)) {
+        uint64_t units = (c->request->size >> pool->store.pages.shifts[GRADE_LARGE]) + 2, slots = units << (pool->store.pages.shifts[GRADE_LARGE] -
+                         pool->store.pages.shifts[GRADE_SMALL]);
         aliases_make_room(pool, (c->request->size >> least_shift(c)) + 2); /* at both edges it may touch one more */
+        fill_make_room(&pool->remap.fill, slots < UINT32_MAX / 2 ? (uint32_t)slots : 0); /* not under the pool's lock; if that fails, the plan does */
+    }
     c->now = pool_now(pool);
     lock_take(&pool->lock);
     enum attempt attempt = place_and_fill(c);

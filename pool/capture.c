@@ -393,15 +393,21 @@ static int change_pins(void *address, size_t bytes, int by)
         return error_set(CENOTE_NOT_OURS, 0, "%zu bytes at %p are not within memory of one pool: name what lies in live blocks", bytes, address);
     }
     struct slots under = slots_under(r, at, bytes);
-    bool valid = true;
-    for (uint32_t slot = under.from; valid && slot < under.to; slot += region_span(r, slot))
-        valid = r->page[slot] && !bit_is_set(r->transit, slot) && !page_of(&pool->store.pages, r->page[slot])->leaving && (by > 0 || r->pins[slot]);
+    bool valid = true, full = false;
     for (uint32_t slot = under.from; valid && slot < under.to; slot += region_span(r, slot)) {
+        const struct page *p = page_of(&pool->store.pages, r->page[slot]);
+        valid = r->page[slot] && !bit_is_set(r->transit, slot) && !p->leaving && (by > 0 || r->pins[slot]);
+        full = full || (by > 0 && p->pins == UINT32_MAX); /* it counts those of all its slots */
+    }
+    for (uint32_t slot = under.from; valid && !full && slot < under.to; slot += region_span(r, slot)) {
         r->pins[slot] += (uint32_t)by;
         page_of(&pool->store.pages, r->page[slot])->pins += (uint32_t)by;
-        pool->groups.pins += (uint32_t)by;
+        pool->groups.pins += (uint64_t)(int64_t)by;
     }
     lock_give(&pool->lock);
+    if (valid && full)
+        return error_set(CENOTE_INVALID, 0, "memory at %p has %u pins, the most that are counted: unpin what is not needed any more", address,
+                         UINT32_MAX);
     return valid ? CENOTE_OK : error_set(CENOTE_INVALID, 0, by > 0 ? "%zu bytes at %p are not all mapped: pin live blocks" :
                                          "%zu bytes at %p are not all pinned: unpin what was pinned, once for each pin", bytes, address);
 }

@@ -44,7 +44,7 @@ struct groups {
     bool           has_sources;     /* a group has, or had, a source of the program's: not all that is reserved is the device's memory */
     bool           has_plain;       /* a group is plain, or was: not all memory of a pool of pages can move */
     uint32_t       capture_count;
-    uint32_t       pins;            /* slots pinned, with repetition */
+    uint64_t       pins;            /* slots pinned, with repetition */
     struct capture captures[CAPTURES_MAX];
 };
 

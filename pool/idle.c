@@ -17,13 +17,15 @@
  * Queues are in the order in which arenas came to be idle, so that the first is the likeliest to be complete. An idle arena whose stream
  * allocates again stays in its queue until it is looked at: neither an allocation nor a free of a busy stream touches a queue.
  *
- * LOCKING: every function here expects the pool's lock.
+ * LOCKING: every function here expects the pool's lock, but for idle_forget_empty.
  */
 #include "base/check.h"
 #include "pool/pool.h"
 
 #define ARENAS_IDLE 64  /* with this many arenas, a new stream takes over an idle one instead of making another */
 #define LOOKS       16  /* at arenas of a queue, for one that may be taken over */
+#define WORK_OF_FORGETTING 30u  /* an arena, see look.c: the system has memory back */
+#define FLUSHED_AT_ONCE 500u    /* slabs of an arena, as in look.c; a trim finds the others */
 
 /* From now on another group may get this group's number. LOCKING: the pool's lock. */
 void group_forget(cenote_pool *pool, cenote_group *group)
@@ -114,7 +116,7 @@ void idle_enter(cenote_pool *pool, struct arena *a)
 /* Its stream has retired, or its group was destroyed: nothing is allocated from it any more. */
 void idle_end(cenote_pool *pool, struct arena *a)
 {
-    arena_flush(a);
+    arena_flush(a, FLUSHED_AT_ONCE);
     stream_forget(pool, a);
     a->retired = true;
     leave(pool, a);
@@ -229,15 +231,6 @@ struct arena *stream_arena_new(cenote_pool *pool, uint32_t group, uint64_t key, 
 
 /* -------------------------------------------------------------------------------------------------------------------------- forgetting */
 
-static void forget_those_of(cenote_pool *pool, struct idle_queue *q)
-{
-    for (struct arena *a = first_of(pool, q), *next; a; a = next) {
-        next = a->next_idle ? arena_of(pool, a->next_idle) : NULL;
-        if (!arena_has_regions(a) && is_complete(pool, a))
-            idle_forget(pool, a);
-    }
-}
-
 /* Forgets an arena that no key leads to. LOCKING: the turn, too. */
 void idle_forget(cenote_pool *pool, struct arena *a)
 {
@@ -250,12 +243,26 @@ void idle_forget(cenote_pool *pool, struct arena *a)
     table_give(&pool->store.arenas, number);
 }
 
-/* Arenas that are over and hold nothing any more. LOCKING: the turn, too. */
+/* It is over, or an orphan, and not a live stream's or group's. */
+static bool is_ended(const cenote_pool *pool, const struct arena *a)
+{
+    const struct idle_queue *q = a->queue;
+    return q && ((q >= pool->streams.over && q < pool->streams.over + sizeof pool->streams.over / sizeof *q) || q == &pool->streams.orphans);
+}
+
+/* Arenas that are over and hold nothing any more. LOCKING: the turn, but not the pool's lock. */
 void idle_forget_empty(cenote_pool *pool)
 {
-    for (unsigned kind = 0; kind <= kind_of(true, true); kind++)
-        forget_those_of(pool, &pool->streams.over[kind]);
-    forget_those_of(pool, &pool->streams.orphans);
+    struct look look;
+    look_begin(&look, pool);
+    for (uint32_t number = 1; number < pool->store.arenas.used && !look.is_over; number++) {
+        struct arena *a = arena_of(pool, number);
+        bool goes = a->number && is_ended(pool, a) && !arena_has_regions(a) && is_complete(pool, a);
+        if (goes)
+            idle_forget(pool, a);
+        look_goes_on(&look, goes ? WORK_OF_FORGETTING : 1);
+    }
+    look_end(&look);
 }
 
 /* Takes an orphan out of its queue; the caller puts it back, or forgets it. NULL: there is none, or the device is not done with the first. */

@@ -106,7 +106,7 @@ static void advance_arena(cenote_pool *pool, const struct arena *a, tick covers)
 static void begin_on_streams(cenote_pool *pool)
 {
     struct fences *f = &pool->store.pages.fences;
-    f->stream_done = memory_map(ARENAS_MAX * sizeof *f->stream_done);
+    f->stream_done = memory_map(STREAM_DONE_BYTES);
     for (uint32_t number = 1; f->stream_done && number < pool->store.arenas.used; number++) {
         const struct arena *a = arena_of(pool, number);
         if (!a->number)

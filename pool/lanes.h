@@ -52,6 +52,7 @@ struct lane {
     bool     is_mute;               /* in the last look at the first use the driver was not asked for its event, or did not say "not ready" */
     uint32_t next;                  /* lane with a use in it */
     uint32_t first, last;           /* uses that wait, as their frees came here: those of threads that free at one time may have changed places */
+    tick     has_events;            /* no use of a block that was freed later has an event */
     tick     uses_done;             /* uses of blocks that were freed up to here are done, by their events */
 };
 
@@ -61,6 +62,8 @@ struct mark {
     uint32_t lane;                  /* held; 0: the pool has none of it */
     bool     owed;                  /* something waits for an event on it */
 };
+
+_Static_assert(MARKS_MAX <= FENCE_PARTS_MAX, "a fence has room for an event on each marked stream");
 
 struct lanes {
     struct table table;

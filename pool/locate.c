@@ -110,14 +110,6 @@ int pool_misuse(enum lookup found, const void *address, const struct block_ref *
     }
 }
 
-static uint32_t count_uses(const cenote_pool *pool, uint32_t uses)
-{
-    uint32_t count = 0;
-    for (; uses; uses = use_of(pool, uses)->next)
-        count++;
-    return count;
-}
-
 int pool_find(const void *address, cenote_block *block, int answer)
 {
     struct block_ref w = {0};
@@ -132,7 +124,7 @@ int pool_find(const void *address, cenote_block *block, int answer)
     if (live)
         *block = (cenote_block){.start = (void *)(uintptr_t)w.start, .requested = w.requested, .size = w.size, .pool = pool,
                                 .group = w.arena->group ? group_of(pool, w.arena->group) : NULL, .stream_id = w.arena->stream,
-                                .stream = w.arena->handle, .used = count_uses(pool, *w.uses)};
+                                .stream = w.arena->handle, .used = *w.uses ? use_of(pool, *w.uses)->left : 0};
     if (pool)
         lock_give(&pool->lock);
     return live ? CENOTE_OK : pool_misuse(found, address, &w, answer);

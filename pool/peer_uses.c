@@ -52,6 +52,7 @@ static CUresult event_of(cenote_pool *pool, const struct lane *lane, struct use 
         return result;
     lock_take(&pool->lock);
     *event = u->event = u->event ? u->event : more;
+    use_got_event(pool, u);
     lock_give(&pool->lock);
     if (*event != more)
         event_end_on(lane->other, more);
@@ -211,8 +212,10 @@ static void give_event(cenote_pool *pool, struct device *other, uint32_t lane, u
     lock_take(&pool->lock);
     struct use *u = use_of(pool, use);
     bool takes = u->lane == lane && u->freed == freed && !u->event;
-    if (takes)
+    if (takes) {
         u->event = event;
+        use_got_event(pool, u);
+    }
     lock_give(&pool->lock);
     if (!takes)
         event_end_on(other, event);

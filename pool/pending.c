@@ -21,7 +21,15 @@
 #include "base/check.h"
 #include "stats/account/count.h"
 
+#define USES_AT_ONCE 500u  /* in one hold of the lock; chosen, as PORTION of look.c */
 #define LOOKS_MAX 8u       /* lanes that a look in passing finds not done before it gives up; the next look begins with others */
+
+/* One more use is looked at: now and then threads that wait for the pool's lock have it. LOCKING: the pool's lock, but not in a pause. */
+static void count_one(cenote_pool *pool, uint32_t *uses)
+{
+    if (++*uses % USES_AT_ONCE == 0)
+        lock_pass(&pool->lock);
+}
 
 /* ------------------------------------------------------------------------------------------------------------- lanes with a use in them */
 
@@ -45,6 +53,8 @@ static void append(cenote_pool *pool, uint32_t use, uint32_t number)
     struct lane *lane = lane_of(pool, number);
     use_of(pool, use)->next_in_lane = 0;
     use_of(pool, use)->waits = true;
+    if (use_of(pool, use)->event)
+        use_got_event(pool, use_of(pool, use));
     *(lane->last ? &use_of(pool, lane->last)->next_in_lane : &lane->first) = use;
     lane->last = use;
     if (!lane->is_listed) {
@@ -56,23 +66,49 @@ static void append(cenote_pool *pool, uint32_t use, uint32_t number)
 
 /* ------------------------------------------------------------------------------------------------------------------- use, and the free */
 
+/* Under which a further use of a block is found, in the shape of an address. `first`: that of the block. */
+static uint64_t further_use(uint32_t first, uint32_t lane)
+{
+    _Static_assert(USES_MAX <= 1u << 24 && LANES_MAX <= 1u << 24, "both numbers and the nine bits fit a word");
+    return ((uint64_t)first << 25 | lane) << 9;
+}
+
+/*
+ * The block's use on that lane; 0: there is none. *last: the last of those that are walked, behind which further ones stand; 0: there are fewer than
+ * USES_WALKED.
+ */
+static uint32_t find_use(const cenote_pool *pool, uint32_t first, uint32_t lane, uint32_t *last)
+{
+    uint32_t use = first, walked = 0;
+    for (*last = 0; use && walked < USES_WALKED; use = use_of(pool, use)->next, walked++) {
+        if (use_of(pool, use)->lane == lane)
+            return use;
+        *last = use;
+    }
+    *last = walked == USES_WALKED ? *last : 0;
+    return *last ? index_find(&pool->pending.by_lane, further_use(first, lane)) : 0;
+}
+
 /* Notes the stream once for each block. False: no host memory. LOCKING: the pool's lock. */
 bool pending_note_use(cenote_pool *pool, const struct block_ref *w, CUstream stream, uint64_t key, struct device *other)
 {
-    if (!table_reserve(&pool->pending.uses, 1))
+    uint32_t first = *w->uses, last;
+    if (!table_reserve(&pool->pending.uses, 1) || !index_reserve(&pool->pending.by_lane, 1))
         return false;
     uint32_t lane = lane_for(pool, stream, key, other);
     if (!lane)
         return false;
-    if (w->arena->lane == lane)
+    if (w->arena->lane == lane || find_use(pool, first, lane, &last))
         return true;
-    for (uint32_t use = *w->uses; use; use = use_of(pool, use)->next)
-        if (use_of(pool, use)->lane == lane)
-            return true;
     lane_hold(pool, lane);
     uint32_t use = table_take(&pool->pending.uses);
-    *use_of(pool, use) = (struct use){.next = *w->uses, .at = w->start, .lane = lane};
-    *w->uses = use;
+    struct use *u = use_of(pool, use);
+    *u = (struct use){.at = w->start, .lane = lane};
+    u->next = last ? use_of(pool, last)->next : first;
+    *(last ? &use_of(pool, last)->next : w->uses) = use;
+    use_of(pool, *w->uses)->left = first ? use_of(pool, first)->left + 1 : 1;
+    if (last)
+        index_add(&pool->pending.by_lane, further_use(first, lane), use);
     return true;
 }
 
@@ -90,15 +126,10 @@ static void set_pending(cenote_pool *pool, const struct block_ref *w, bool pendi
 /* The block is freed but not free. Its uses, for pending_record; the first of them stands for the block. LOCKING: the pool's lock. */
 uint32_t pending_detach(cenote_pool *pool, const struct block_ref *w, tick freed)
 {
-    uint32_t first = *w->uses;
     set_pending(pool, w, true);
-    use_of(pool, first)->left = 0;
-    for (uint32_t use = first; use; use = use_of(pool, use)->next) {
-        use_of(pool, use)->freed = freed;
-        use_of(pool, use)->first = first;
-        use_of(pool, first)->left++;
-    }
-    return first;
+    atomic_fetch_add(&pool->pending.count, 1);
+    use_of(pool, *w->uses)->freed = freed;
+    return *w->uses;
 }
 
 /*
@@ -131,6 +162,10 @@ void pending_record(cenote_pool *pool, uint32_t uses)
 {
     CUresult result;
     bool inside = device_try_enter(pool->config.device, &result), entered = inside && !result && !pool->life.lost;
+    for (uint32_t use = uses; use; use = use_of(pool, use)->next) {
+        use_of(pool, use)->freed = use_of(pool, uses)->freed;
+        use_of(pool, use)->first = uses;
+    }
     for (uint32_t use = uses; use && entered; use = use_of(pool, use)->next) {
         struct use *u = use_of(pool, use);
         const struct lane *lane = lane_of(pool, u->lane);
@@ -142,14 +177,16 @@ void pending_record(cenote_pool *pool, uint32_t uses)
     if (inside)
         device_leave(pool->config.device);
 
+    uint32_t appended = 0;
     lock_take(&pool->lock);
-    for (uint32_t use = uses; use; use = use_of(pool, use)->next) {
+    for (uint32_t use = uses, next; use; use = next) {
         const struct use *u = use_of(pool, use);
+        next = u->next;
         append(pool, use, u->lane);
         if (!u->event && !lane_of(pool, u->lane)->other && pool->pending.fence_wanted < u->freed)
             pool->pending.fence_wanted = u->freed;
+        count_one(pool, &appended);
     }
-    atomic_fetch_add(&pool->pending.count, 1);
     lock_give(&pool->lock);
 }
 
@@ -183,6 +220,8 @@ static uint32_t make_covering(cenote_pool *pool, const struct lane *lane, uint32
     CUevent event = record(pool, lane);
     lock_take(&pool->lock);
     use_of(pool, last)->event = event;
+    if (event)
+        use_got_event(pool, use_of(pool, last));
     return event ? last : 0;
 }
 
@@ -209,25 +248,29 @@ static bool use_is_done(cenote_pool *pool, uint32_t use)
     return true;
 }
 
-/* All uses of a block are done: it goes back to its arena. LOCKING: the pool's lock; `polling`. */
-static void release(cenote_pool *pool, uint32_t use)
+/* All uses of a block are done: it goes back to its arena. LOCKING: as for use_is_done. */
+static void release(cenote_pool *pool, uint32_t first)
 {
     struct block_ref w = {0};
-    uint64_t at = use_of(pool, use)->at;
-    tick freed = use_of(pool, use)->freed;
+    uint64_t at = use_of(pool, first)->at;
+    tick freed = use_of(pool, first)->freed;
     w.region = addresses_find_for_certain(at);
     enum lookup found = pool_locate(pool, at, &w);
     CHECK(found == FOUND_PENDING);
     (void)found;
-    set_pending(pool, &w, false);
-    while (use) {
+    for (uint32_t use = first, next, count = 0; use; use = next) {
         struct use *u = use_of(pool, use);
-        uint32_t next = u->next;
+        next = u->next;
+        if (count >= USES_WALKED)
+            index_remove(&pool->pending.by_lane, further_use(first, u->lane));
         lane_drop(pool, u->lane);
         u->lane = 0;
-        table_give(&pool->pending.uses, use);
-        use = next;
+        if (use != first) /* until the end no other block has its number */
+            table_give(&pool->pending.uses, use);
+        count_one(pool, &count);
     }
+    table_give(&pool->pending.uses, first);
+    set_pending(pool, &w, false);
     *w.uses = 0;
     atomic_fetch_sub(&pool->pending.count, 1);
     pool_give(pool, &w, freed);
@@ -247,7 +290,7 @@ static void tell_freed(cenote_pool *pool, uint64_t at)
 }
 
 /* The first uses of the lane that are done leave it. LOCKING: as for use_is_done. */
-static void advance(cenote_pool *pool, struct lane *lane)
+static void advance(cenote_pool *pool, struct lane *lane, uint32_t *uses)
 {
     while (lane->first && use_is_done(pool, lane->first)) {
         struct use *u = use_of(pool, lane->first), *block = use_of(pool, u->first);
@@ -257,22 +300,23 @@ static void advance(cenote_pool *pool, struct lane *lane)
         event_give(pool, u->event);
         u->event = NULL;
         u->waits = false;
-        if (--block->left)
-            continue;
-        tell_freed(pool, block->at);
-        release(pool, u->first);
+        if (--block->left == 0) {
+            tell_freed(pool, block->at);
+            release(pool, u->first);
+        }
+        count_one(pool, uses);
     }
 }
 
 /* Each lane once, until `looks` of them were not done. LOCKING: the pool's lock and `polling`, taken by poll. */
 static void walk(cenote_pool *pool, uint32_t looks)
 {
-    uint32_t last = pool->pending.last;
+    uint32_t last = pool->pending.last, uses = 0;
     for (bool more = last != 0; more && looks;) {
         uint32_t number = pool->pending.first;
         struct lane *lane = lane_of(pool, number);
         more = number != last;
-        advance(pool, lane);
+        advance(pool, lane, &uses);
         take_first(pool); /* it was the first all the time: other threads append */
         if (lane->first) {
             put_last(pool, number);

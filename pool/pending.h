@@ -14,13 +14,18 @@
 
 #define USES_MAX     (1u << 24)
 
-/* One stream a block is used on besides its own, see pending.c. The first use of a freed block stands for it. */
+#define USES_WALKED  16             /* chosen: most blocks have one or two; each further use of a block is found in an index */
+
+/*
+ * One stream a block is used on besides its own, see pending.c. The first use of a block stands for it: once it has USES_WALKED of them, the first
+ * stays the first.
+ */
 struct use {
     uint32_t next;                  /* of the same block */
     uint32_t next_in_lane;
     uint32_t lane;                  /* of the stream */
     uint32_t first;                 /* of the same block, once that is freed */
-    uint32_t left;                  /* in the first use: those of the block that are not done */
+    uint32_t left;                  /* in the first use: those of the block that are not done; as long as it lives, all */
     uint64_t at;                    /* the block */
     CUevent  event;                 /* recorded at the free, or as soon as it can be, until it is done; NULL: none yet */
     tick     freed;
@@ -35,6 +40,7 @@ struct pending {
     uint32_t       allocs_since_poll; /* allocations since an allocation polled and found the turn free */
     uint32_t       first, last;     /* lanes with a use in them */
     struct table   uses;
+    struct index   by_lane;         /* uses of blocks that have more than USES_WALKED, but for the first of these */
     bool           polling;         /* a thread asks the driver about pending blocks */
     tick           fence_wanted;    /* latest free of a use that waits for a fence */
     tick           done_on_peers[DEVICES_MAX]; /* up to which free other devices are known to be done */

@@ -87,9 +87,18 @@ static inline void lane_note_free(const cenote_pool *pool, const struct arena *a
 static inline uint32_t use_covering(const cenote_pool *pool, uint32_t use)
 {
     tick freed = use_of(pool, use)->freed;
+    if (lane_of(pool, use_of(pool, use)->lane)->has_events < freed) /* or it would be looked for among tens of thousands */
+        return 0;
     while (use && (!use_of(pool, use)->event || use_of(pool, use)->freed < freed))
         use = use_of(pool, use)->next_in_lane;
     return use;
+}
+
+/* The use has an event from now on. LOCKING: the pool's lock. */
+static inline void use_got_event(const cenote_pool *pool, const struct use *u)
+{
+    struct lane *lane = lane_of(pool, u->lane);
+    lane->has_events = lane->has_events > u->freed ? lane->has_events : u->freed;
 }
 
 /* The use of the lane that was freed last, or this one, the first, if that was later: an event on it covers both. */

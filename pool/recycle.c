@@ -15,30 +15,44 @@
 #include "base/check.h"
 #include "stats/account/count.h"
 
-/* Is the device done with all that was used there? *last: the latest free. LOCKING: the pool's lock. */
-static bool is_unused(const cenote_pool *pool, const struct region *r, tick *last)
+#define SLOTS_A_UNIT 4u     /* of work, see look.c */
+
+/* LOCKING: the pool's lock. */
+static bool has_block(const cenote_pool *pool, const struct region *r)
 {
-    *last = 0;
-    if (r->fixed || region_is_segment(r) || heap_region_has_block(arena_heap(arena_of(pool, r->arena), r->heap), r))
-        return false;
-    for (uint32_t slot = 0; slot < r->slots; slot++) {
-        const struct page *p = r->page[slot] ? page_of(&pool->store.pages, r->page[slot]) : NULL;
-        bool done = fence_has_passed(&pool->store.pages.fences, r->freed[slot], r->arena);
-        if (!done || r->pins[slot] || bit_is_set(r->transit, slot) || (p && p->fixed))
-            return false;
-        *last = r->freed[slot] > *last ? r->freed[slot] : *last;
-    }
-    return true;
+    return heap_region_has_block(arena_heap(arena_of(pool, r->arena), r->heap), r);
 }
 
-/* The unused region that was used longest ago, or NULL. LOCKING: the pool's lock. */
-static struct region *find_oldest(const cenote_pool *pool)
+/* Is the device done with what was used there, and may the mapping go? LOCKING: the pool's lock. */
+static bool slot_is_unused(const cenote_pool *pool, const struct region *r, uint32_t slot)
 {
+    const struct page *p = r->page[slot] ? page_of(&pool->store.pages, r->page[slot]) : NULL;
+    bool done = fence_has_passed(&pool->store.pages.fences, r->freed[slot], r->arena);
+    return done && !r->pins[slot] && !bit_is_set(r->transit, slot) && !(p && p->fixed);
+}
+
+/* Of all its slots. *last: the latest free. LOCKING: the pool's lock, but not in a pause. */
+static bool is_unused(struct look *look, const struct region *r, tick *last)
+{
+    bool unused = !r->fixed && !region_is_segment(r) && !has_block(look->pool, r);
+    *last = 0;
+    for (uint32_t slot = 0; unused && slot < r->slots; slot++) {
+        unused = slot_is_unused(look->pool, r, slot);
+        *last = r->freed[slot] > *last ? r->freed[slot] : *last;
+        look_goes_on(look, slot % SLOTS_A_UNIT == 0);
+    }
+    return unused;
+}
+
+/* The unused region that was used longest ago, or NULL. LOCKING: as is_unused. */
+static struct region *find_oldest(struct look *look)
+{
+    const struct pages *s = &look->pool->store.pages;
     struct region *oldest = NULL;
     tick before = UINT64_MAX, last;
-    for (uint32_t number = 1; number < pool->store.pages.regions.used; number++) {
-        struct region *r = region_of(&pool->store.pages, number);
-        if (!r || !is_unused(pool, r, &last) || last >= before)
+    for (uint32_t number = 1; number < s->regions.used; number++) {
+        struct region *r = region_of(s, number);
+        if (!r || !is_unused(look, r, &last) || last >= before)
             continue;
         before = last;
         oldest = r;
@@ -46,16 +60,24 @@ static struct region *find_oldest(const cenote_pool *pool)
     return oldest;
 }
 
-/* From here on no search finds anything in the region, and no other place takes the pages that are free. LOCKING: the pool's lock. */
-static void leave(cenote_pool *pool, struct region *r)
+/*
+ * From here on no search finds anything in the first *slots of the region, and no other place takes the pages that are free. False: a block came
+ * meanwhile, and the rest stays as it is. LOCKING: as is_unused.
+ */
+static bool leave(struct look *look, struct region *r, uint32_t *slots)
 {
-    for (uint32_t slot = 0; slot < r->slots; slot++) {
-        uint32_t page = r->page[slot];
-        if (page && !page_of(&pool->store.pages, page)->owner.region && !page_of(&pool->store.pages, page)->leaving)
-            pages_leave(&pool->store.pages, page);
+    struct pages *s = &look->pool->store.pages;
+    for (*slots = 0; *slots < r->slots; ++*slots) {
+        uint32_t page = r->page[*slots];
+        if (has_block(look->pool, r) || !slot_is_unused(look->pool, r, *slots))
+            return false;
+        if (page && !page_of(s, page)->owner.region && !page_of(s, page)->leaving)
+            pages_leave(s, page);
         if (page)
-            bit_set(r->transit, slot);
+            bit_set(r->transit, *slots);
+        look_goes_on(look, 1);
     }
+    return true;
 }
 
 /* The mapping at the slot goes, if it may; then the page is free for all again, as a spare if it was its last one. */
@@ -79,16 +101,15 @@ bool recycle_oldest(cenote_pool *pool)
 {
     if (atomic_load(&pool->config.device->captures))
         return false;
-    lock_take(&pool->lock);
-    pool_settle(pool);
-    struct region *r = find_oldest(pool);
-    if (r)
-        leave(pool, r);
-    lock_give(&pool->lock);
+    struct look look;
+    uint32_t slots = 0;
+    look_begin(&look, pool);
+    struct region *r = find_oldest(&look);
+    bool going = r && leave(&look, r, &slots);
+    look_end(&look);
     if (!r)
         return false;
-    bool going = true;
-    for (uint32_t slot = 0; slot < r->slots; slot++)
+    for (uint32_t slot = 0; slot < slots; slot++)
         if (r->page[slot])
             going = empty_slot(pool, r, slot, going);
     return trim_region(pool, r->number);

@@ -54,11 +54,8 @@ static uint64_t free_for(cenote_pool *pool, const struct arena *a, uint64_t *fre
             *free += here;
             useful += is_open ? here : here - stays;
         }
-    for (uint32_t page = s->spare; page; page = page_of(s, page)->next_spare) {
-        *free += page_of(s, page)->bytes;
-        useful += page_of(s, page)->bytes;
-    }
-    return useful;
+    *free += s->spare_bytes;
+    return useful + s->spare_bytes;
 }
 
 /*

@@ -16,8 +16,9 @@
 #include "stats/account/count.h"
 
 #define BATCH    64             /* pages picked at a time where there is no host memory for more */
+#define PAGES_AT_ONCE 1000u     /* looked at in one hold of the lock */
 #define ORPHANS  8              /* segments of destroyed groups that go before another is taken */
-#define WORK_OF_FLUSH 10u       /* of one arena, see look.c */
+#define WORK_OF_FLUSH 1u        /* of one slab, see look.c */
 
 /* What may go. */
 struct leave {
@@ -28,15 +29,34 @@ struct leave {
     uint32_t skip_shift;    /* no pages of that size; 0: of all sizes */
 };
 
+/* An arena has empty slabs. LOCKING: the pool's lock. */
+static bool has_empty(const cenote_pool *pool, const struct arena *a, const cenote_group *group)
+{
+    return a->number && a->slabs.empty && (!group || (a->group && group_of(pool, a->group) == group));
+}
+
+/* Those of the group, or of all. By their numbers, for a slab may have left its bin after a pause. */
+static void flush(cenote_pool *pool, const cenote_group *group)
+{
+    struct look look;
+    bool any = false;
+    look_begin(&look, pool);
+    for (uint32_t number = 1; number < pool->store.arenas.used && !any && !look.is_over; number++, look_goes_on(&look, 1))
+        any = has_empty(pool, arena_of(pool, number), group);
+    for (uint32_t number = 1; any && number < pool->store.slabs.used && !look.is_over; number++, look_goes_on(&look, WORK_OF_FLUSH)) {
+        const struct slab *s = slab_of(&pool->store.slabs, number);
+        bool empty = s->items && s->free_items == s->items;
+        struct arena *a = empty ? arena_of(pool, region_of(&pool->store.pages, s->region)->arena) : NULL;
+        if (empty && has_empty(pool, a, group))
+            arena_close_slab(a, number);
+    }
+    look_end(&look);
+}
+
 /* Empty slabs go back to their heaps, so that their pages can be free. */
 void trim_flush(cenote_pool *pool)
 {
-    struct look look;
-    look_begin(&look, pool);
-    for (uint32_t number = 1; number < pool->store.arenas.used && !look.is_over; number++, look_goes_on(&look, WORK_OF_FLUSH))
-        if (arena_of(pool, number)->number)
-            arena_flush(arena_of(pool, number));
-    look_end(&look);
+    flush(pool, NULL);
 }
 
 /* Takes away the mapping at a slot that no live byte lies on. False: the driver refuses. LOCKING: the turn. */
@@ -125,18 +145,32 @@ static uint32_t most_leavers(cenote_pool *pool, const struct leave *leave, bool 
     return (uint32_t)(most < pages ? most : pages);
 }
 
-/* Picks the next pages to go, no more than bring `reserved` down to `keep`. They are leaving when this returns. */
+/*
+ * Picks the next pages to go, no more than bring `reserved` down to `keep`. They are leaving when this returns. Other threads may have the lock now
+ * and then, and take pages that were picked: those stay.
+ */
 static uint32_t pick_leavers(cenote_pool *pool, const struct leave *leave, bool segments, struct pick *picks, uint32_t most)
 {
-    lock_take(&pool->lock);
-    pool_settle(pool);
+    struct pages *s = &pool->store.pages;
     struct picker picker = {.latest = leave->latest, .segments = segments, .skip_sources = leave->skip_sources, .only_arena = leave->only_arena,
                             .skip_shift = leave->skip_shift, .most = most, .picks = picks};
-    pages_pick(&pool->store.pages, &picker);
+    lock_take(&pool->lock);
+    pool_settle(pool);
+    while (pages_pick_some(s, &picker, PAGES_AT_ONCE))
+        lock_pass(&pool->lock);
+    lock_give(&pool->lock);
+    pages_pick_sort(&picker);
+    lock_take(&pool->lock);
     uint32_t count = 0;
-    for (uint64_t left = pool->store.pages.reserved; count < picker.count && left > leave->keep; count++) {
-        left -= page_of(&pool->store.pages, picks[count].page)->bytes;
-        pages_leave(&pool->store.pages, picks[count].page);
+    uint64_t left = s->reserved;
+    for (uint32_t i = 0; i < picker.count && left > leave->keep; i++) {
+        if (pages_may_be_taken(s, &picker, picks[i].page)) {
+            left -= page_of(s, picks[i].page)->bytes;
+            pages_leave(s, picks[i].page);
+            picks[count++] = picks[i];
+        }
+        if (i % PAGES_AT_ONCE == PAGES_AT_ONCE - 1)
+            lock_pass(&pool->lock);
     }
     lock_give(&pool->lock);
     return count;
@@ -145,8 +179,11 @@ static uint32_t pick_leavers(cenote_pool *pool, const struct leave *leave, bool 
 static void stay(cenote_pool *pool, const struct pick *picks, uint32_t count)
 {
     lock_take(&pool->lock);
-    for (uint32_t i = 0; i < count; i++)
+    for (uint32_t i = 0; i < count; i++) {
         pages_stay(&pool->store.pages, picks[i].page);
+        if (i % PAGES_AT_ONCE == PAGES_AT_ONCE - 1)
+            lock_pass(&pool->lock);
+    }
     lock_give(&pool->lock);
 }
 
@@ -304,9 +341,7 @@ static uint64_t trim_what(cenote_pool *pool, const struct leave *leave)
         trim_region(pool, number);
     if (pool->config.driver_pool)
         pool->config.device->driver->cuMemPoolTrimTo(pool->config.driver_pool, 0);
-    lock_take(&pool->lock);
     idle_forget_empty(pool);
-    lock_give(&pool->lock);
     return bytes;
 }
 
@@ -373,12 +408,11 @@ static uint32_t next_arena(const cenote_pool *pool, const cenote_group *group, u
 void trim_group(cenote_pool *pool, const cenote_group *group)
 {
     uint64_t bytes = 0;
+    flush(pool, group);
     for (uint32_t number = 0;;) {
         lock_take(&pool->lock);
         number = group->destroyed ? 0 : next_arena(pool, group, number); /* the turn was let go of for its source */
-        if (number)
-            arena_flush(arena_of(pool, number));
-        else
+        if (!number)
             pool->account.stats.trimmed += bytes;
         lock_give(&pool->lock);
         if (!number)

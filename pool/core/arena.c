@@ -117,7 +117,7 @@ enum fit arena_find(struct arena *a, const struct requester *who, const struct r
         enum fit fit = find_at(a, who, q, r, place);
         if (fit != FIT_NOT || !a->slabs.empty)
             return fit;
-        arena_flush(a); /* an empty slab may lie there */
+        arena_flush(a, UINT32_MAX); /* an empty slab may lie there */
         return find_at(a, who, q, r, place);
     }
     if (q->at_segment_end)
@@ -159,7 +159,7 @@ void arena_note_free(struct arena *a, tick freed)
 }
 
 /* The items of the slab were freed at different ticks, and a pending one comes back late with an early tick: the arena's latest tick covers all. */
-static void close_slab(struct arena *a, uint32_t slab)
+void arena_close_slab(struct arena *a, uint32_t slab)
 {
     struct region *r = region_of(a->heap.pages, slab_of(a->slabs.table, slab)->region);
     heap_give(arena_heap(a, r->heap), slab_close(&a->slabs, slab, r), a->last_return_tick);
@@ -169,19 +169,22 @@ void arena_give_item(struct arena *a, uint32_t slab, uint32_t item, tick freed)
 {
     arena_note_free(a, freed);
     if (slab_give(&a->slabs, slab, item))
-        close_slab(a, slab);
+        arena_close_slab(a, slab);
 }
 
-/* Empty slabs, kept for speed, go back to the heap. */
-void arena_flush(struct arena *a)
+/*
+ * Empty slabs, kept for speed, go back to the heap. Slabs with a free item may be many, and few of them are empty: of no more than `looks` it is seen
+ * whether they are. A trim finds the others (trim_flush).
+ */
+void arena_flush(struct arena *a, uint32_t looks)
 {
     for (uint32_t class = 0; class < CLASS_COUNT; class++) {
         uint32_t slab = a->slabs.bins[class];
-        while (slab) {
+        for (; slab && a->slabs.empty && looks; looks--) {
             struct slab *s = slab_of(a->slabs.table, slab);
             uint32_t next = s->after;
             if (s->free_items == s->items)
-                close_slab(a, slab);
+                arena_close_slab(a, slab);
             slab = next;
         }
     }

@@ -9,8 +9,9 @@
 #include "pool/core/slab.h"
 
 #define ARENAS_MAX (1u << 16)
+#define STREAM_DONE_BYTES ((ARENAS_MAX + 1) * sizeof(tick)) /* by number of an arena, see fence.h: numbers begin with 1 */
 #define SMALL_HEAPS 2           /* chosen, see docs/waste.md */
-#define BYTES_MAX  (1ull << 56)    /* no device has more; keeps sums from overflowing */
+#define BYTES_MAX ((1ull << 48) - 1)   /* no device has more; keeps sums from overflowing, and fits a record (stats/account/record.h) */
 
 struct request {
     uint64_t bytes;                 /* asked for */
@@ -80,6 +81,7 @@ void     arena_abandon(struct arena *a, uint32_t block);
 
 void     arena_note_free(struct arena *a, tick freed);
 void     arena_give_item(struct arena *a, uint32_t slab, uint32_t item, tick freed);
-void     arena_flush(struct arena *a);
+void     arena_flush(struct arena *a, uint32_t looks);
+void     arena_close_slab(struct arena *a, uint32_t slab);
 
 #endif

@@ -10,6 +10,9 @@
  *     ------------> create, unmap, map, grant access -------> linked and usable, or picked pages back where they were
  *                        any failure: unmapped in reverse
  *
+ * For very many slots the plan is made in steps, and between them the lock may be let go of: fill_hold, then fill_pick and fill_picked for each
+ * grade, then fill_lift. The place belongs to the request from the first step on.
+ *
  * If the device is not done with a page that was picked (`behind`), the stream of the arena is made to wait for it before fill_map (order.c).
  *
  * Between plan and publish the slots are in transit and the pages that were picked have an owner, so no other thread touches either. After a
@@ -25,13 +28,25 @@
 
 #include "base/check.h"
 
-static bool make_room(struct fill *f, uint32_t entries)
+#define TOUCHED 4096u   /* a page of the system, or less */
+
+/* The system puts memory behind it now, not under the pool's lock. */
+static void *map_and_touch(size_t bytes)
+{
+    char *memory = memory_map(bytes);
+    for (size_t at = 0; memory && at < bytes; at += TOUCHED)
+        ((volatile char *)memory)[at] = 0;
+    return memory;
+}
+
+/* False: no host memory. LOCKING: the turn; with or without the pool's lock. */
+bool fill_make_room(struct fill *f, uint32_t entries)
 {
     if (entries <= f->most)
         return true;
     uint32_t most = entries + entries / 2 + 64;
-    struct fill_entry *bigger = memory_map(most * sizeof *bigger);
-    struct pick *picks = memory_map(most * sizeof *picks);
+    struct fill_entry *bigger = map_and_touch(most * sizeof *bigger);
+    struct pick *picks = map_and_touch(most * sizeof *picks);
     if (!bigger || !picks) {
         if (bigger)
             memory_unmap(bigger, most * sizeof *bigger);
@@ -58,8 +73,14 @@ void fill_close(struct fill *f)
 /* Lists the slots that lack a page. The pages that stay are marked as met (pages_look_anew), so that the picker does not pick them. */
 static void list_missing(struct fill *f, struct pages *s, const struct requester *who, struct region *r, uint32_t from, uint32_t to)
 {
-    f->count = f->unmaps = f->stays = 0;
+    f->region = r;
+    f->is_held = false;
+    f->block = 0;
+    f->count = f->unmaps = f->stays = f->published = f->lifted = f->creates = f->harvests = f->leaves = f->top = 0;
+    f->create_bytes = 0;
+    f->behind = 0;
     memset(f->lack, 0, sizeof f->lack);
+    memset(f->picked, 0, sizeof f->picked);
     pages_look_anew(s);
     for (uint32_t slot = from; slot < to; slot += region_span(r, slot)) {
         bool blocked;
@@ -88,48 +109,85 @@ static void leave_to_growth(struct picker *k, uint32_t missing, uint64_t news)
     CHECK(k->count == found || missing - k->count <= news);
 }
 
-/* The slots go into transit, and the pages that were picked, of each grade, or stay, belong to them. */
-static void lift_pages(struct fill *f, struct pages *s, const struct requester *who, const struct picker pickers[GRADES])
+/* The page belongs to the slot of the entry from now on. */
+static void lift_page(struct fill *f, struct pages *s, const struct requester *who, struct fill_entry *e)
 {
-    struct region *r = f->region;
-    uint32_t picked[GRADES] = {0};
-    f->harvests = f->leaves = 0;
-    f->behind = 0;
-    for (uint32_t i = 0; i < f->count; i++) {
-        struct fill_entry *e = &f->entries[i];
-        bit_set(r->transit, e->slot);
-        if (!e->stays && picked[e->grade] < pickers[e->grade].count)
-            e->page = pickers[e->grade].picks[picked[e->grade]++].page;
-        if (!e->page)
-            continue;
-        struct page *p = page_of(s, e->page);
-        tick behind = pages_behind(s, who, e->page);
-        f->behind = f->behind < behind ? behind : f->behind;
-        e->handle = p->handle;
-        f->harvests += p->maps != 0 && !e->stays;
-        if (s->mapped_once && p->maps) {
-            e->home = region_of(s, p->home.region);
-            e->home_slot = p->home.slot;
-            f->leaves++;
-        }
-        e->past = pages_lift(s, e->page, (struct slot_ref){r->number, e->slot});
+    struct page *p = page_of(s, e->page);
+    tick behind = pages_behind(s, who, e->page);
+    f->behind = f->behind < behind ? behind : f->behind;
+    e->handle = p->handle;
+    f->harvests += p->maps != 0 && !e->stays;
+    if (s->mapped_once && p->maps) {
+        e->home = region_of(s, p->home.region);
+        e->home_slot = p->home.slot;
+        f->leaves++;
     }
+    e->past = pages_lift(s, e->page, (struct slot_ref){f->region->number, e->slot});
 }
 
-/* Picks pages of one grade for the slots that lack them, unless as many can be created: *growth loses the bytes of those that are. */
-static struct picker pick_for(struct fill *f, struct pages *s, const struct requester *who, uint32_t grade, struct pick *picks, uint64_t *growth)
+/* The next page of that grade that was picked and may still move. 0: there is none. */
+static uint32_t next_pick(struct fill *f, const struct pages *s, uint32_t grade)
 {
-    uint32_t shift = s->shifts[grade], missing = f->lack[grade];
-    uint64_t news = *growth >> shift;
-    struct picker k = {.who = who, .only_shift = shift, .latest = news < missing ? s->fences.now : 0, .most = missing, .picks = picks};
-    pages_pick(s, &k);
-    leave_to_growth(&k, missing, news);
-    uint64_t bytes = (uint64_t)(missing - k.count) << shift;
-    f->creates += missing - k.count;
-    f->create_bytes += bytes;
-    f->top = bytes && grade > f->top ? grade : f->top;
-    *growth -= bytes < *growth ? bytes : *growth;
-    return k;
+    const struct picker *k = &f->pickers[grade];
+    uint32_t page = 0;
+    while (!page && f->picked[grade] < k->count) {
+        page = k->picks[f->picked[grade]++].page;
+        page = f->is_held && !pages_may_be_taken(s, k, page) ? 0 : page;
+    }
+    return page;
+}
+
+static void count_new(struct fill *f, const struct pages *s, uint32_t grade, uint32_t pages)
+{
+    f->creates += pages;
+    f->create_bytes += (uint64_t)pages << s->shifts[grade];
+    f->top = pages && grade > f->top ? grade : f->top;
+}
+
+/*
+ * The slots go into transit, and the pages that were picked, of each grade, or stay, belong to them. The next `most` entries; true: there are more.
+ * If other threads had the lock, they may have taken pages that were picked: as many more are created. LOCKING: the pool's lock and the turn.
+ */
+bool fill_lift(struct fill *f, struct pages *s, const struct requester *who, uint32_t most)
+{
+    for (; f->lifted < f->count && most; f->lifted++, most--) {
+        struct fill_entry *e = &f->entries[f->lifted];
+        bit_set(f->region->transit, e->slot);
+        if (e->stays && f->is_held)
+            continue; /* it belongs to the slot already */
+        bool is_expected = !e->stays && f->picked[e->grade] < f->pickers[e->grade].count;
+        if (!e->stays)
+            e->page = next_pick(f, s, e->grade);
+        if (e->page)
+            lift_page(f, s, who, e);
+        else if (is_expected)
+            count_new(f, s, e->grade, 1);
+    }
+    return f->lifted < f->count;
+}
+
+/*
+ * Begins to pick pages of one grade for the slots that lack them, unless as many can be created. Of grades the larger come first. Then come
+ * pages_pick_some and pages_pick_sort, and then fill_picked. LOCKING: the pool's lock and the turn.
+ */
+void fill_pick(struct fill *f, struct pages *s, const struct requester *who, uint32_t grade)
+{
+    uint32_t shift = s->shifts[grade], missing = f->lack[grade], before = 0;
+    for (uint32_t larger = grade + 1; larger < GRADES; larger++)
+        before += f->lack[larger];
+    f->pickers[grade] = (struct picker){.who = who, .only_shift = shift, .latest = f->growth >> shift < missing ? s->fences.now : 0, .most = missing,
+                                        .picks = f->picks + before};
+}
+
+/* The pages of the grade were picked: what is missing beyond that is created. LOCKING: the turn. */
+void fill_picked(struct fill *f, const struct pages *s, uint32_t grade)
+{
+    struct picker *k = &f->pickers[grade];
+    leave_to_growth(k, f->lack[grade], f->growth >> s->shifts[grade]);
+    uint32_t news = f->lack[grade] - k->count;
+    uint64_t bytes = (uint64_t)news << s->shifts[grade];
+    count_new(f, s, grade, news);
+    f->growth -= bytes < f->growth ? bytes : f->growth;
 }
 
 /*
@@ -140,24 +198,42 @@ static struct picker pick_for(struct fill *f, struct pages *s, const struct requ
 enum plan fill_plan(struct fill *f, struct pages *s, const struct requester *who, struct region *r, uint32_t from, uint32_t to,
                     uint64_t growth, uint64_t allowance)
 {
-    if (!make_room(f, to - from))
+    if (!fill_make_room(f, to - from))
         return PLAN_NO_MEMORY;
-    f->region = r;
     list_missing(f, s, who, r, from, to);
-
-    struct picker pickers[GRADES] = {{.count = 0}};
-    struct pick *picks = f->picks;
-    f->creates = f->top = 0;
-    f->create_bytes = 0;
-    for (uint32_t grade = GRADES; grade-- > 0; picks += f->lack[grade])
+    f->growth = growth;
+    for (uint32_t grade = GRADES; grade-- > 0;) {
+        fill_pick(f, s, who, grade);
         if (f->lack[grade])
-            pickers[grade] = pick_for(f, s, who, grade, picks, &growth);
+            pages_pick(s, &f->pickers[grade]);
+        fill_picked(f, s, grade);
+    }
     if (f->create_bytes > allowance)
         return PLAN_OVER_LIMIT;
     if (!table_reserve(&s->table, f->creates))
         return PLAN_NO_MEMORY;
-    lift_pages(f, s, who, pickers);
+    while (fill_lift(f, s, who, UINT32_MAX)) {}
     return PLAN_READY;
+}
+
+/*
+ * The same for many slots, step by step, so that the lock may be let go of between: afterwards the slots that lack a page are in transit, and pages
+ * that stay belong to theirs, so that heap_take can follow under the same lock. Then come the picks of each grade, and fill_lift. To undo it:
+ * fill_publish with an error, and the block goes back to the heap. False: no host memory, nothing changed. LOCKING: as fill_plan.
+ */
+bool fill_hold(struct fill *f, struct pages *s, const struct requester *who, struct region *r, uint32_t from, uint32_t to, uint64_t growth)
+{
+    if (!fill_make_room(f, to - from))
+        return false;
+    list_missing(f, s, who, r, from, to);
+    f->growth = growth;
+    f->is_held = true;
+    for (uint32_t i = 0; i < f->count; i++) {
+        bit_set(r->transit, f->entries[i].slot);
+        if (f->entries[i].stays)
+            lift_page(f, s, who, &f->entries[i]);
+    }
+    return true;
 }
 
 /* ------------------------------------------------------------------------------------------------------------------- the driver's part */
@@ -276,13 +352,17 @@ static void publish_entry(struct fill *f, struct pages *s, struct fill_entry *e,
         pages_drop(s, e->page, e->past);
 }
 
-/* LOCKING: the pool's lock and the turn. After a failure the caller gives the block back to the heap. */
-void fill_publish(struct fill *f, struct pages *s, CUresult result)
+/*
+ * The next `most` entries; true: there are more. The lock may be let go of between: each slot stays in transit until it is published. After a failure
+ * the caller gives the block back to the heap. LOCKING: the pool's lock and the turn.
+ */
+bool fill_publish(struct fill *f, struct pages *s, CUresult result, uint32_t most)
 {
-    f->creates = 0;
-    for (uint32_t i = 0; i < f->count; i++) {
-        f->creates += f->entries[i].created;
-        publish_entry(f, s, &f->entries[i], result == CUDA_SUCCESS);
+    f->creates = f->published ? f->creates : 0;
+    for (; f->published < f->count && most; f->published++, most--) {
+        f->creates += f->entries[f->published].created;
+        publish_entry(f, s, &f->entries[f->published], result == CUDA_SUCCESS);
     }
-    CHECK_SLOW(result || !pages_broken_rule(s)); /* after a failure the block has yet to be given back */
+    CHECK_SLOW(result || f->published < f->count || !pages_broken_rule(s)); /* after a failure the block has yet to be given back */
+    return f->published < f->count;
 }

@@ -27,6 +27,12 @@ struct fill {
     uint32_t           count;
     uint32_t           creates, harvests, unmaps, leaves, stays;
     uint32_t           lack[GRADES];      /* entries whose page does not stay, by its grade */
+    bool               is_held;           /* the place is taken before the plan is made, and the pool's lock may be let go of; */
+    uint32_t           block;             /* this is its block then; 0: it is not taken yet, or was given back */
+    struct picker      pickers[GRADES];   /* of the pages that move */
+    uint32_t           lifted, picked[GRADES]; /* entries that have been given a page, if they get one now; picks that are used up */
+    uint64_t           growth;            /* bytes of new pages that come although free pages could move */
+    uint32_t           published;         /* entries; what the others say is not in the books yet */
     uint32_t           top;               /* the largest grade of which pages are created */
     uint64_t           create_bytes;      /* bytes of the pages that are created */
     tick               behind;            /* the stream has to wait for what was freed up to here, see order.c; 0: for nothing */
@@ -43,10 +49,15 @@ enum plan {
 
 enum plan fill_plan(struct fill *f, struct pages *s, const struct requester *who, struct region *r, uint32_t from, uint32_t to,
                     uint64_t growth, uint64_t allowance);
+bool      fill_make_room(struct fill *f, uint32_t entries);
+bool      fill_hold(struct fill *f, struct pages *s, const struct requester *who, struct region *r, uint32_t from, uint32_t to, uint64_t growth);
+void      fill_pick(struct fill *f, struct pages *s, const struct requester *who, uint32_t grade);
+void      fill_picked(struct fill *f, const struct pages *s, uint32_t grade);
+bool      fill_lift(struct fill *f, struct pages *s, const struct requester *who, uint32_t most);
 CUresult  fill_create(struct fill *f, const struct device *d, const CUmemAllocationProp *prop);
 CUresult  fill_unmap(struct fill *f, struct device *d);
 CUresult  fill_map(struct fill *f, struct device *d, const CUmemAccessDesc *who, uint32_t count);
-void      fill_publish(struct fill *f, struct pages *s, CUresult result);
+bool      fill_publish(struct fill *f, struct pages *s, CUresult result, uint32_t most);
 void      fill_close(struct fill *f);
 
 #endif

@@ -151,8 +151,10 @@ void pages_own(struct pages *s, struct region *r, uint32_t from, uint32_t to)
     r->edges[last] += last != from;
     bits_set(r->busy, from, to);
     for (uint32_t slot = from; (slot = bits_next(r->sole, slot, to, false)) < to; slot++) {
-        if (bit_is_set(r->transit, slot))
+        if (bit_is_set(r->transit, slot)) {
+            slot = bits_next(r->transit, slot, to, false) - 1; /* tens of thousands may be, side by side */
             continue;
+        }
         struct page *p = page_of(s, r->page[slot]);
         CHECK(!p->owner.region || slot_ref_is(p->owner, r->number, slot)); /* invariant 3: one owner */
         p->owner = (struct slot_ref){r->number, slot};
@@ -166,8 +168,10 @@ void pages_own(struct pages *s, struct region *r, uint32_t from, uint32_t to)
 void pages_fix(struct pages *s, struct region *r, uint32_t from, uint32_t to)
 {
     for (uint32_t slot = from; slot < to; slot += region_span(r, slot)) {
-        if (bit_is_set(r->transit, slot))
+        if (bit_is_set(r->transit, slot)) {
+            slot = region_span(r, slot) > 1 ? slot : bits_next(r->transit, slot, to, false) - 1; /* as in pages_own */
             continue;
+        }
         page_of(s, r->page[slot])->fixed = true;
         page_of(s, r->page[slot])->arena = r->arena;
     }
@@ -282,10 +286,9 @@ static void take_from_slots(struct pages *s, uint32_t page)
             bit_clear(r->sole, p->home.slot);
         }
     } else {
-        uint32_t *link = &s->spare;
-        while (*link != page)
-            link = &page_of(s, *link)->next_spare;
-        *link = p->next_spare;
+        *(p->before_spare ? &page_of(s, p->before_spare)->next_spare : &s->spare) = p->next_spare;
+        if (p->next_spare)
+            page_of(s, p->next_spare)->before_spare = p->before_spare;
         s->spares--;
         s->spare_bytes -= p->bytes;
     }
@@ -360,10 +363,14 @@ uint32_t pages_add(struct pages *s, CUmemGenericAllocationHandle handle, uint64_
 
 void pages_add_spare(struct pages *s, uint32_t page)
 {
-    page_of(s, page)->next_spare = s->spare;
+    struct page *p = page_of(s, page);
+    p->before_spare = 0;
+    p->next_spare = s->spare;
+    if (s->spare)
+        page_of(s, s->spare)->before_spare = page;
     s->spare = page;
     s->spares++;
-    s->spare_bytes += page_of(s, page)->bytes;
+    s->spare_bytes += p->bytes;
 }
 
 /* The driver has the page back. */

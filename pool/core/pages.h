@@ -24,7 +24,7 @@ struct page {
     uint32_t    arena;              /* the arena that used it last */
     uint32_t    met;                /* epoch of the last look that met it: tells twice from once */
     uint32_t    pins;               /* cenote_pin calls on slots that map it */
-    uint32_t    next_spare;
+    uint32_t    before_spare, next_spare;
     bool        fixed;              /* a private arena uses it, and it never leaves that, until the group is released */
     bool        leaving;            /* being given back to the driver */
     uint64_t    serial;             /* of the process, given at its first export; 0: never exported */
@@ -135,11 +135,20 @@ struct picker {
     uint32_t most;
     uint32_t count;
     struct pick *picks;         /* room for `most` */
+
+    /* --- how far pages_pick_some has come */
+    bool     begun;
+    bool     some;              /* a page of the region may be free, or there was a pause in it */
+    uint32_t region, word;      /* region 0: spares are next */
+    uint32_t spare;
 };
 
 void pages_unlist(struct pages *s, struct region *r);
 tick pages_behind(const struct pages *s, const struct requester *who, uint32_t page);
 void pages_pick(struct pages *s, struct picker *picker);
+bool pages_pick_some(struct pages *s, struct picker *picker, uint32_t most);
+void pages_pick_sort(struct picker *picker);
+bool pages_may_be_taken(const struct pages *s, const struct picker *picker, uint32_t page);
 
 /* Sums for the statistics. */
 struct pages_sums {

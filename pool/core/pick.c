@@ -92,23 +92,36 @@ static bool is_of_size(const struct picker *k, const struct page *p)
     return k->segments || ((!k->skip_shift || p->bytes != 1ull << k->skip_shift) && (!k->only_shift || p->bytes == 1ull << k->only_shift));
 }
 
+static bool is_eligible(const struct pages *s, const struct picker *k, const struct page *p, tick freed, uint32_t arena)
+{
+    if (p->pins || p->leaving || freed > k->latest || !is_of_size(k, p))
+        return false;
+    if (!k->who)
+        return !p->fixed && fence_has_passed(&s->fences, freed, arena);
+    if (arena != k->who->arena && (p->fixed || !may_come_after(s, k->who, freed, arena)))
+        return false;
+    return !s->mapped_once || may_leave_slot(s, k->who, p, freed, arena);
+}
+
 static void consider(struct pages *s, struct picker *k, uint32_t page, tick freed, uint32_t arena)
 {
-    struct page *p = page_of(s, page);
-    if (p->pins || p->leaving || freed > k->latest || !is_of_size(k, p))
+    if (k->who && page_of(s, page)->met == s->epoch) /* the range that is being filled uses this page already */
         return;
-    if (k->who) {
-        if (p->met == s->epoch) /* the range that is being filled uses this page already */
-            return;
-        if (arena != k->who->arena && (p->fixed || !may_come_after(s, k->who, freed, arena)))
-            return;
-        if (s->mapped_once && !may_leave_slot(s, k->who, p, freed, arena))
-            return;
-    } else if (p->fixed || !fence_has_passed(&s->fences, freed, arena)) {
+    if (!is_eligible(s, k, page_of(s, page), freed, arena))
         return;
-    }
     bool waits = k->who && !requester_comes_after(s, k->who, freed, arena);
     keep_oldest(k, waits ? freed | LAST : freed, page);
+}
+
+/* May a page that was picked still move, or go back to the driver, although other threads had the lock? */
+bool pages_may_be_taken(const struct pages *s, const struct picker *k, uint32_t page)
+{
+    const struct page *p = page_of(s, page);
+    const struct region *r = p->home.region ? region_of(s, p->home.region) : NULL;
+    bool sole = r && bit_is_set(r->sole, p->home.slot);
+    if (sole ? bit_is_set(r->busy, p->home.slot) : p->owner.region)
+        return false;
+    return is_eligible(s, k, p, sole ? r->freed[p->home.slot] : r || !k->who ? p->freed : 0, sole ? r->arena : p->arena);
 }
 
 /* Pages that may be free, by the word. */
@@ -133,46 +146,79 @@ uint64_t pages_free(const struct pages *s, const struct region *r, uint64_t *sta
     return bytes;
 }
 
-/* False: none of the region may be free. */
-static bool pick_in_region(struct pages *s, struct picker *k, struct region *r)
+/* The pages of one word. How many. */
+static uint32_t pick_in_word(struct pages *s, struct picker *k, const struct region *r, uint32_t word)
 {
-    bool some = false;
-    for (uint32_t w = 0; w < bits_words(r->slots); w++) {
-        for (uint64_t free = maybe_free(r, w); free; free &= free - 1) {
-            uint32_t slot = w * 64 + (uint32_t)__builtin_ctzll(free);
-            struct page *p = page_of(s, r->page[slot]);
-            some = true;
-            if (bit_is_set(r->sole, slot))
-                consider(s, k, r->page[slot], r->freed[slot], r->arena);
-            else if (!p->owner.region)
-                consider(s, k, r->page[slot], p->freed, p->arena);
-        }
+    uint32_t count = 0;
+    for (uint64_t free = maybe_free(r, word); free; free &= free - 1, count++) {
+        uint32_t slot = word * 64 + (uint32_t)__builtin_ctzll(free);
+        const struct page *p = page_of(s, r->page[slot]);
+        if (bit_is_set(r->sole, slot))
+            consider(s, k, r->page[slot], r->freed[slot], r->arena);
+        else if (!p->owner.region)
+            consider(s, k, r->page[slot], p->freed, p->arena);
     }
-    return some;
+    return count;
+}
+
+/* Goes through the region that the picker is at. A region without a page that may be free is unlisted, if there was no pause in it. */
+static void pick_in_region(struct pages *s, struct picker *k, uint32_t *most)
+{
+    struct region *r = region_of(s, k->region);
+    bool skip = (k->only_arena && r->arena != k->only_arena) || (k->skip_sources && r->foreign);
+    for (; !skip && k->word < bits_words(r->slots) && *most; k->word++) {
+        uint32_t count = pick_in_word(s, k, r, k->word);
+        k->some |= count != 0;
+        *most -= *most > count ? count + 1 : *most;
+    }
+    if (!skip && k->word < bits_words(r->slots)) {
+        k->some = true;
+        return;
+    }
+    k->region = r->next_listed;
+    k->word = 0;
+    if (!skip && !k->some)
+        pages_unlist(s, r);
+    k->some = false;
 }
 
 /*
- * Fills in the picks: up to `most` pages, those that were freed longest ago first. For a move spares count as never used and go before all
- * others; so `latest` 0, when the pool grows instead, leaves only spares and pages never used. Without `picks` they are only counted.
+ * Fills in the picks: up to `most` pages, those that were freed longest ago, in no order. For a move spares count as never used and go before all
+ * others; so `latest` 0, when the pool grows instead, leaves only spares and pages never used. Without `picks` they are only counted. Looks at some
+ * `most` pages; true: there are more. With the turn the lock may be let go of between: regions and spares stay as they are then.
  */
-void pages_pick(struct pages *s, struct picker *k)
+bool pages_pick_some(struct pages *s, struct picker *k, uint32_t most)
 {
-    k->count = 0;
-    for (uint32_t number = s->listed[k->segments]; number;) {
-        struct region *r = region_of(s, number);
-        number = r->next_listed;
-        if ((k->only_arena && r->arena != k->only_arena) || (k->skip_sources && r->foreign))
-            continue;
-        if (!pick_in_region(s, k, r))
-            pages_unlist(s, r);
+    if (!k->begun) {
+        k->begun = true;
+        k->count = k->word = 0;
+        k->some = false;
+        k->region = s->listed[k->segments];
+        k->spare = k->segments || k->only_arena ? 0 : s->spare;
     }
-    for (uint32_t page = k->segments || k->only_arena ? 0 : s->spare; page; page = page_of(s, page)->next_spare) {
-        struct page *p = page_of(s, page);
+    while (k->region && most)
+        pick_in_region(s, k, &most);
+    for (; !k->region && k->spare && most; k->spare = page_of(s, k->spare)->next_spare, most--) {
+        const struct page *p = page_of(s, k->spare);
         if (!k->who || may_come_after(s, k->who, p->freed, p->arena))
-            consider(s, k, page, k->who ? 0 : p->freed, p->arena);
+            consider(s, k, k->spare, k->who ? 0 : p->freed, p->arena);
     }
+    return k->region || k->spare;
+}
+
+/* Those that were freed longest ago come first. LOCKING: none. */
+void pages_pick_sort(struct picker *k)
+{
     if (k->picks)
         sort_oldest_first(k);
+}
+
+/* All at once. */
+void pages_pick(struct pages *s, struct picker *k)
+{
+    k->begun = false;
+    while (pages_pick_some(s, k, UINT32_MAX)) {}
+    pages_pick_sort(k);
 }
 
 /* Of the slots [from, to) of a region. */
@@ -268,10 +314,10 @@ const char *pages_broken_slots(struct pages *s, struct region *r, uint32_t from,
 const char *pages_broken_sum(const struct pages *s, uint64_t bytes)
 {
     uint64_t spare_bytes = 0;
-    uint32_t spares = 0;
-    for (uint32_t page = s->spare; page; page = page_of(s, page)->next_spare) {
-        if (page_of(s, page)->maps)
-            return "8: a spare page is mapped nowhere";
+    uint32_t spares = 0, before = 0;
+    for (uint32_t page = s->spare; page; before = page, page = page_of(s, page)->next_spare) {
+        if (page_of(s, page)->maps || page_of(s, page)->before_spare != before)
+            return "8: a spare page is mapped nowhere, and knows its neighbours in the chain";
         spare_bytes += page_of(s, page)->bytes;
         spares++;
     }

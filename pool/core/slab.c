@@ -20,6 +20,7 @@
 #define ITEMS(class) (SLAB_ALIGNMENT / CLASS_BYTES(class))
 static const uint8_t items_of[CLASS_COUNT] = {ITEMS(0), ITEMS(1), ITEMS(2), ITEMS(3), ITEMS(4),  ITEMS(5),
                                               ITEMS(6), ITEMS(7), ITEMS(8), ITEMS(9), ITEMS(10), ITEMS(11)};
+_Static_assert(CLASS_BYTES_MAX <= UINT16_MAX && SLAB_ITEMS_MAX <= UINT8_MAX, "what slabs count in 16 and 8 bits");
 _Static_assert(ITEMS(0) == SLAB_ITEMS_MAX && ITEMS(CLASS_COUNT - 1) == SLAB_ITEMS_MIN, "the smallest and the largest class");
 
 uint64_t slab_bytes(uint32_t class)
@@ -132,6 +133,7 @@ uint32_t slab_close(struct slabs *s, uint32_t number, struct region *r)
     s->empty--;
     leave_bin(s, number);
     mark_granules(r, slab->at, slab_bytes(slab->class), 0);
+    slab->items = 0; /* tells that the number is not in use */
     table_give(s->table, number);
     return block;
 }

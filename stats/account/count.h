@@ -31,6 +31,8 @@ static inline void count_cached(cenote_pool *pool)
 
 static inline uint64_t count_rounded(uint64_t requested) { return (requested + BLOCK_BYTES - 1) & ~(uint64_t)(BLOCK_BYTES - 1); }
 
+_Static_assert(64 - __builtin_clzll(BYTES_MAX >> 9) < SIZE_ROWS - CLASS_COUNT, "every size has a row");
+
 /* The row of its size: of its class in a slab, else one for each doubling. */
 static inline struct row *count_row_of_size(cenote_pool *pool, uint64_t requested, bool in_slab)
 {

@@ -30,6 +30,8 @@
 #define MARK_LABELS (MARK_TAG | MARK_PHASE | MARK_KIND)
 
 _Static_assert(CENOTE_TAGS_MAX <= MARK_TAG && CENOTE_KINDS <= 8 && CENOTE_PHASES <= 8, "labels fit their bits");
+_Static_assert(MARK_PHASE_AT == MARK_TAG_BITS && MARK_KIND_AT == MARK_PHASE_AT + 3 && MARK_SITE_AT == MARK_KIND_AT + 3 &&
+               MARK_BORN_AT == MARK_LENT_AT + 1, "no two labels share a bit");
 
 static inline uint32_t mark_tag(uint64_t mark) { return (uint32_t)(mark & MARK_TAG); }
 static inline uint32_t mark_phase(uint64_t mark) { return (uint32_t)(mark >> MARK_PHASE_AT) & 7; }

@@ -86,7 +86,7 @@ static uint32_t add(uint32_t bucket, uint32_t outer, const char *name)
 {
     lock_take(&lock);
     uint32_t tag = find(bucket, outer, name);
-    if (!tag && (nodes.items || table_open(&nodes, sizeof(struct node), CENOTE_TAGS_MAX + 1)) && (tag = table_take(&nodes))) {
+    if (!tag && (nodes.items || table_open(&nodes, sizeof(struct node), CENOTE_TAGS_MAX)) && (tag = table_take(&nodes))) {
         struct node *n = node_of(tag);
         n->outer = outer;
         n->next = atomic_load_explicit(&buckets[bucket], memory_order_relaxed);

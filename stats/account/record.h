@@ -21,6 +21,7 @@ struct ring_entry {
     uint64_t reserved;              /* by the pool then */
 };
 _Static_assert(sizeof(struct ring_entry) == RECORD_BYTES && MARK_TAG_BITS == 14, "48 + 2 + 14 bits are a word");
+_Static_assert(BYTES_MAX >> 48 == 0, "the bytes of every block fit a record");
 
 int  record_open(cenote_pool *pool);    /* as the options say, and CENOTE_TRACE */
 void record_close(cenote_pool *pool);   /* what CENOTE_TRACE asked for is written */

@@ -73,7 +73,7 @@ static uint32_t add(const struct site *site)
     _Atomic(uint32_t) *bucket = &buckets[site->hash % BUCKETS];
     lock_take(&lock);
     uint32_t number = find(site);
-    if (!number && (sites.items || table_open(&sites, sizeof(struct site), MARK_SITES_MAX + 1)) && (number = table_take(&sites))) {
+    if (!number && (sites.items || table_open(&sites, sizeof(struct site), MARK_SITES_MAX)) && (number = table_take(&sites))) {
         *site_of(number) = *site;
         site_of(number)->next = atomic_load_explicit(bucket, memory_order_relaxed);
         atomic_store_explicit(bucket, number, memory_order_release);

@@ -10,9 +10,18 @@
 #include "pool/pool.h"
 
 #define PIECES_AT_ONCE 100u
-#define SLOTS_AT_ONCE  128u         /* a multiple of 64 */
+#define SLOTS_AT_ONCE  64u          /* a multiple of 64 */
 #define SLABS_AT_ONCE  64u
 #define TRIES          3            /* for what has to be looked at without a pause */
+
+/* A page is looked at with all slots that map it. */
+static uint32_t work_of(const struct pages *pages, const struct region *r, uint32_t from, uint32_t to)
+{
+    uint32_t work = 2 + (to - from) / 2;
+    for (uint32_t slot = from; (slot = bits_next(r->home, slot, to, true)) < to; slot++)
+        work += page_of(pages, r->page[slot])->maps - 1;
+    return work;
+}
 
 static const char *check_pages(struct look *look)
 {
@@ -24,7 +33,7 @@ static const char *check_pages(struct look *look)
         for (uint32_t from = 0, to; r && from < r->slots && !broken && !look->is_over; from = to) {
             to = r->slots - from < SLOTS_AT_ONCE ? r->slots : from + SLOTS_AT_ONCE;
             broken = pages_broken_slots(pages, r, from, to, &bytes);
-            look_goes_on(look, 2 + (to - from) / 2);
+            look_goes_on(look, work_of(pages, r, from, to));
         }
         look_goes_on(look, 1);
     }
@@ -44,7 +53,7 @@ static const char *check_heap(struct look *look, struct heap *h)
             w.in_doubt |= !look_goes_on(look, PIECES_AT_ONCE / 2);
         bytes += r->bytes;
         used += number == h->regions ? 0 : r->top - r->base;
-        look_goes_on(look, PIECES_AT_ONCE / 4);
+        look_goes_on(look, PIECES_AT_ONCE / 4 + r->slots / 64);
     }
     if (broken || look->is_over)
         return broken;

@@ -194,6 +194,7 @@ static int copy_open(struct copy *c, cenote_pool *pool)
 /* ---------------------------------------------------------------------------------------------------------------------- the records */
 
 #define WAS_FREE UINT32_MAX
+_Static_assert(RECORDS_MAX < WAS_FREE, "numbers of records, from 1");
 
 /*
  * The blocks with a record: was there one at this address before, in `decided`? The number of the record that frees it, from 1, or WAS_FREE.

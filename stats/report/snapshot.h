@@ -71,7 +71,7 @@ struct snapshot {
     uint64_t steps;
     double   trim_above;
     CUresult lost;
-    uint32_t pins;
+    uint64_t pins;
     struct fences  fences;
     struct capture captures[CAPTURES_MAX];
     uint32_t capture_count;

@@ -38,7 +38,7 @@ static void write_pool(const struct snapshot *s, const cenote_pool *pool, struct
     size_t length = cenote_stats_json(&s->stats, counters, sizeof counters);
     file_print(f, "{\"snapshot\":1,\"version\":%d,\"ns\":%" PRIu64 ",\"one_moment\":%s,\n", cenote_version(), s->now_ns, yes(s->is_one_moment));
     file_print(f, "\"pool\":{\"device\":%d,\"provider\":\"%s\",\"default\":%s,\"lost\":%d,"
-               "\"capacity\":%" PRIu64 ",\"limit\":%" PRIu64 ",\"page_bytes\":%" PRIu64 ",\"trim_above\":%g,\"pins\":%" PRIu32
+               "\"capacity\":%" PRIu64 ",\"limit\":%" PRIu64 ",\"page_bytes\":%" PRIu64 ",\"trim_above\":%g,\"pins\":%" PRIu64
                ",\"steps\":%" PRIu64 ",\"records\":%" PRIu64 ",\"records_lost\":%" PRIu64 "},\n\"counters\":",
                pool->config.device->ordinal, options_provider_name((int)pool->config.provider), yes(pool->config.is_default),
                (int)s->lost, s->stats.capacity, s->stats.limit, s->stats.page_bytes, s->trim_above, s->pins, s->steps, s->records,

@@ -110,6 +110,32 @@ CASE(a_growth_that_fails_changes_nothing)
     EXPECT_EQ(index_find(&index_used, BASE + (added - 1) * 512ull), added);
 }
 
+/* Entries of before the growth are found, and removed, wherever they are; each growth ends long before the next. */
+CASE(a_growth_moves_a_few_at_a_time)
+{
+    uint32_t wrong = 0, halves = 0, most = 0, begun = 0;
+    for (uint32_t i = 0; i < 200000; i++) {
+        REQUIRE(index_reserve(&index_used, 1));
+        uint32_t before = index_used.moved;
+        index_add(&index_used, BASE + i * 512ull, i + 1);
+        halves += index_used.before.count != 0;
+        begun += index_used.before.count && !before;
+        most = index_used.before.count && index_used.moved - before > most ? index_used.moved - before : most;
+        if (i % 3 == 0 && i > 1000) { /* one that was there before the growth, or moved since */
+            uint32_t gone = i / 2;
+            uint32_t value = index_find(&index_used, BASE + gone * 512ull);
+            wrong += value && value != gone + 1;
+            wrong += index_remove(&index_used, BASE + gone * 512ull) != value;
+            wrong += index_find(&index_used, BASE + gone * 512ull) != 0;
+        }
+        wrong += index_find(&index_used, BASE + i * 512ull) != i + 1;
+    }
+    EXPECT_EQ(wrong, 0);
+    EXPECT(begun > 5 && halves > 10000 && halves < 150000); /* most of the time nothing is on the move */
+    EXPECT(most <= 8);
+    EXPECT(index_is_valid(&index_used));
+}
+
 CASE(more_than_any_index_holds)
 {
     EXPECT(!index_reserve(&index_used, UINT32_MAX));

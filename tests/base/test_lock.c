@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <time.h>
 
 #include "tests/base/child.h"
 
@@ -135,6 +136,47 @@ CASE(who_holds_what)
     EXPECT(lock_none_above(0));
 }
 
+#endif
+
+#if CENOTE_DEBUG >= 1
+/* Spends so much of the processor's time, whatever other programs have. */
+static void spend(uint64_t ns)
+{
+    struct timespec t;
+    uint64_t begin = 0, now = 0;
+    while (!begin || now - begin < ns) {
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+        now = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+        begin = begin ? begin : now;
+    }
+}
+
+/* Of one rank, from and to each pair of functions the longest; where others could have had the lock a hold ends. */
+CASE(holds_are_timed)
+{
+    struct lock_hold holds[LOCK_HOLDS_MAX];
+    open_locks();
+    lock_time_holds(LOCK_POOL);
+    lock_take(&pool_lock);
+    spend(3000000);
+    lock_give(&pool_lock);
+    lock_take(&global);
+    spend(1000000);
+    lock_give(&global);
+    lock_take(&pool_lock);
+    spend(2000000);
+    EXPECT(!lock_pass(&pool_lock));
+    spend(1000000);
+    lock_give(&pool_lock);
+    REQUIRE_EQ(lock_holds(holds), 2);
+    EXPECT(!strcmp(holds[0].taken_in, __func__) && !strcmp(holds[0].given_in, __func__) && holds[0].ns >= 3000000);
+    EXPECT(!strcmp(holds[1].taken_in, __func__) && !strcmp(holds[1].given_in, "lock_pass") && holds[1].ns >= 2000000);
+    lock_time_holds(0);
+    lock_take(&pool_lock);
+    lock_give(&pool_lock);
+    EXPECT_EQ(lock_holds(holds), 0);
+    close_locks();
+}
 #endif
 
 SUITE_MAIN_AROUND("lock", open_locks, close_locks)

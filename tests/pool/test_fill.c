@@ -64,7 +64,7 @@ static CUresult run(struct region *r, uint32_t from, uint32_t to)
         result = fill_unmap(&fill, &card_device);
     if (!result)
         result = fill_map(&fill, &card_device, &own, 1);
-    fill_publish(&fill, &store, result);
+    while (fill_publish(&fill, &store, result, 3)) {}
     if (result)
         pages_disown(&store, r, from, to, 0);
     return result;
