@@ -166,7 +166,7 @@ static CUresult ask_end(struct device *other, CUevent end)
     CUresult result = device_visit(other);
     if (result)
         return result;
-    result = atomic_load(&other->captures) ? CUDA_ERROR_NOT_SUPPORTED : other->driver->cuEventQuery(end);
+    result = device_is_captured(other) ? CUDA_ERROR_NOT_SUPPORTED : other->driver->cuEventQuery(end);
     if (!result || driver_result_is_sticky(result))
         event_end_on(other, end);
     device_visit_end(other);

@@ -169,9 +169,11 @@ int      turn_begin(cenote_pool *pool);
 void     turn_end(cenote_pool *pool);
 CUresult turn_resume(cenote_pool *pool);
 CUresult events_query(cenote_pool *pool, tick needed);
-static inline bool pool_is_capturing(const cenote_pool *pool) { return atomic_load(&pool->config.device->captures) != 0; }
+static inline bool pool_is_capturing(const cenote_pool *pool) { return device_is_captured(pool->config.device); }
 void     turn_pause(cenote_pool *pool);
 void     turn_go_on(cenote_pool *pool);
+bool     turn_go_over(const cenote_pool *pool, cenote_pool *other);
+void     turn_come_back(const cenote_pool *pool, cenote_pool *other);
 CUresult events_poll(cenote_pool *pool, tick needed);
 void     events_all_done(cenote_pool *pool, tick covers);
 CUresult events_fence(cenote_pool *pool, tick needed);
@@ -244,7 +246,7 @@ void      wait_count(cenote_pool *pool, uint32_t looks);
 bool      wait_for_progress(cenote_pool *pool, tick limit, CUresult *result);
 CUresult wait_for_all(cenote_pool *pool);
 
-/* --- siblings.c: the other pools of the device. LOCKING: none held, and outside the turn: before
+/* --- siblings.c: the other pools of the device, in whichever of its contexts. LOCKING: none held, and outside the turn: before
    turn_begin, or, for siblings_poll and siblings_wait, between turn_pause and turn_go_on of a pool of that device. siblings_stir: the pool's lock */
 #define SIBLINGS_MAX 16             /* chosen: that many are waited for; what more there are give back what they have at once */
 struct siblings {

@@ -108,7 +108,7 @@ static CUresult settle(struct device *device, bool in_use)
 {
     bool whole;
     CUresult result = in_use ? device_wait(device, &whole) : CUDA_SUCCESS;
-    return !result && atomic_load(&device->captures) ? CUDA_ERROR_NOT_READY : result;
+    return !result && device_is_captured(device) ? CUDA_ERROR_NOT_READY : result;
 }
 
 /* The driver takes it back, step by step: memory, then addresses. LOCKING: inside the device; the view is this thread's. */
