@@ -120,8 +120,8 @@ CUresult device_visit(struct device *other);
 void device_visit_end(struct device *other);
 
 /*
- * Another context of the same device is current, for a thread that is inside and has opened the gate, which is that of both. An error: it is not; there
- * is nothing to come back from.
+ * Another context of the same device is current, for a thread that is inside and has opened the gate, which both have. An error: it is not, and
+ * there is nothing to come back from.
  */
 CUresult device_go_over(struct device *beside);
 void device_come_back(struct device *beside);
@@ -163,6 +163,12 @@ bool device_captures_are_open(void); /* on any device. LOCKING: none */
  * decided on before has ended. LOCKING: as device_announce_capture, or with `careful_lock`.
  */
 void device_let_calls_end(struct device *device);
+
+/*
+ * --- age.c: the id of a stream that is made in the context of this one, which may be captured, and is gone again. No stream of this moment has a
+ * greater one. 0: the driver does not say, or its ids do not rise. LOCKING: none, not inside
+ */
+unsigned long long device_newest_stream(struct device *d, CUstream stream);
 
 /* What a page of this device is made of, for cuMemCreate and cuMemSetAccess. */
 /* --- probe.c. `fabric`: of pools that want fabric handles */

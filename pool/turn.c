@@ -62,8 +62,8 @@ void turn_go_on(cenote_pool *pool)
 }
 
 /*
- * The turn of another pool of the device, by a thread that paused with its own. That pool may be in another context, which is current then. False: the
- * thread pauses still. That pool has done nothing yet, its context is lost, or the driver refuses to make it current.
+ * The turn of another pool of the device, by a thread that paused with its own. That pool may be in another context, which is current then.
+ * False: the thread pauses still. That pool has done nothing yet, its context is lost, or the driver refuses to make it current.
  */
 bool turn_go_over(const cenote_pool *pool, cenote_pool *other)
 {
