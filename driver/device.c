@@ -185,7 +185,7 @@ static int open_first(struct device *d, int ordinal)
     if (result)
         return error_set(CENOTE_DRIVER, result, "device %d does not say what it can do: %s", ordinal, driver_result_name(result));
     atomic_store(&d->was_reset, false);
-    d->is_kept = false;
+    atomic_store(&d->is_kept, false);
     d->card = &cards[ordinal];
     open_card(d->card);
     return CENOTE_OK;
@@ -198,7 +198,7 @@ static int retain_kept(struct device *d)
     CUresult result = d->driver->cuDevicePrimaryCtxRetain(&context, d->handle);
     if (result)
         return error_set(CENOTE_DRIVER, result, "the context of device %d cannot be retained: %s", d->ordinal, driver_result_name(result));
-    d->is_kept = false;
+    atomic_store(&d->is_kept, false);
     return CENOTE_OK;
 }
 
@@ -253,7 +253,7 @@ static void keep_context(struct device *d, CUcontext context)
 {
     lock_take(&opening);
     if (!device_context(d)) {
-        d->is_kept = true;
+        atomic_store(&d->is_kept, true);
         d->context_id = ask_id(d, context);
         atomic_store(&d->context, context);
     }
@@ -476,7 +476,7 @@ void device_wait_end(struct device *d)
 CUresult device_wait_for_context(struct device *d)
 {
     pthread_rwlock_rdlock(&d->card->quiet);
-    bool harmless = !device_is_captured(d) && touch_captures_are_announced();
+    bool harmless = !device_bars_end(d) && touch_captures_are_announced();
     CUresult result = harmless ? d->driver->cuCtxSynchronize() : CUDA_ERROR_NOT_READY;
     pthread_rwlock_unlock(&d->card->quiet);
     return result;
@@ -527,13 +527,13 @@ CUresult device_wait(struct device *d, bool *whole)
 {
     CUresult result = CUDA_ERROR_NOT_READY;
     *whole = false;
-    if (device_is_captured(d))
+    if (device_bars_end(d))
         return CUDA_ERROR_NOT_READY;
     if (touch_captures_are_announced()) {
         result = wait_for_whole(d);
         *whole = result != CUDA_ERROR_NOT_READY;
     }
-    return *whole || device_is_captured(d) ? result : wait_for_streams(d);
+    return *whole || device_bars_end(d) ? result : wait_for_streams(d);
 }
 
 static void let_calls_end(struct device *d, unsigned captures)
@@ -541,6 +541,7 @@ static void let_calls_end(struct device *d, unsigned captures)
     CHECK(!scope.inside);
     pthread_rwlock_wrlock(&d->card->quiet);
     pthread_rwlock_wrlock(&d->card->gate);
+    atomic_fetch_add(&d->captures, captures);
     atomic_fetch_add(&d->card->captures, captures);
     pthread_rwlock_unlock(&d->card->gate);
     pthread_rwlock_unlock(&d->card->quiet);
@@ -568,6 +569,7 @@ void device_let_leave(struct device *d)
 
 void device_end_capture(struct device *d)
 {
+    atomic_fetch_sub(&d->captures, BREAKS(5) ? 0 : 1);
     atomic_fetch_sub(&d->card->captures, BREAKS(5) ? 0 : 1);
     atomic_fetch_sub(&open_captures, 1);
 }

@@ -51,7 +51,8 @@ struct device {
     atomic_bool was_reset;     /* the context has ended, and all that was in it */
     _Atomic(CUcontext) context; /* the primary one, retained from the first entry on, while a pool uses the device; NULL: no thread has entered.
                                    Or one that a caller keeps */
-    bool        is_kept;       /* the caller of device_open_in keeps the context: it is not retained. Guarded as `opened` */
+    atomic_bool is_kept;       /* the caller of device_open_in keeps the context: it is not retained. Changes under what guards `opened` */
+    atomic_uint captures;      /* of those of the card, the ones that were announced for pools in this context */
     unsigned    opened;        /* by that many pools; guarded by the caller's global lock */
     uint64_t    capacity;      /* bytes of memory */
     uint64_t    granularity;   /* of cuMemCreate; 0: no virtual memory management */
@@ -86,6 +87,15 @@ static inline bool device_is_beside(const struct device *device)
 static inline bool device_is_captured(const struct device *device)
 {
     return atomic_load_explicit(&device->card->captures, memory_order_seq_cst) != 0;
+}
+
+/*
+ * Do captures hold off the end of the pools in the context, and a wait for it? Those in the context itself do, and those in others, unless a caller
+ * keeps the context: that caller may have to end it now, and no call for that end concerns a capture elsewhere.
+ */
+static inline bool device_bars_end(const struct device *device)
+{
+    return atomic_load(&device->captures) || (device_is_captured(device) && !atomic_load(&device->is_kept));
 }
 
 /* NULL: no thread has entered, and nothing of cenote's is there. Does not change between enter and leave. */

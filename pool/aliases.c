@@ -75,7 +75,7 @@ bool aliases_drop_at(cenote_pool *pool, struct region *r, uint32_t slot)
 bool aliases_drop(cenote_pool *pool)
 {
     bool any = false;
-    if (device_is_captured(pool->config.device))
+    if (pool_is_capturing(pool))
         return false;
     tick age = middle_age(pool);
     for (uint32_t number = 1; age && number < pool->store.pages.regions.used; number++) { /* regions come and go with the turn alone */
@@ -92,7 +92,7 @@ bool aliases_drop(cenote_pool *pool)
  */
 void aliases_mend(cenote_pool *pool)
 {
-    for (uint32_t number = 1; !device_is_captured(pool->config.device) && number < pool->store.pages.regions.used; number++) {
+    for (uint32_t number = 1; !pool_is_capturing(pool) && number < pool->store.pages.regions.used; number++) {
         struct region *r = region_of(&pool->store.pages, number);
         for (uint32_t slot = 0; r && (slot = bits_next(r->broken, slot, r->slots, true)) < r->slots; slot++)
             drop(pool, r, slot, UINT64_MAX);

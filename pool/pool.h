@@ -169,7 +169,11 @@ int      turn_begin(cenote_pool *pool);
 void     turn_end(cenote_pool *pool);
 CUresult turn_resume(cenote_pool *pool);
 CUresult events_query(cenote_pool *pool, tick needed);
-static inline bool pool_is_capturing(const cenote_pool *pool) { return device_is_captured(pool->config.device); }
+static inline bool pool_is_capturing(const cenote_pool *pool)
+{
+    const struct device *d = pool->config.device;
+    return device_is_captured(d) && (!pool->life.ending || device_bars_end(d)); /* of a pool that ends nothing waits for captures elsewhere */
+}
 void     turn_pause(cenote_pool *pool);
 void     turn_go_on(cenote_pool *pool);
 bool     turn_go_over(const cenote_pool *pool, cenote_pool *other);

@@ -227,7 +227,7 @@ static bool another_round(struct climb *c)
 /* Places take pages that are smaller than what may come there. */
 static bool may_split(const struct climb *c)
 {
-    return pages_have_sizes(&c->pool->store.pages) && provider_moves_pages(c->pool, c->arena) && !device_is_captured(c->pool->config.device);
+    return pages_have_sizes(&c->pool->store.pages) && provider_moves_pages(c->pool, c->arena) && !pool_is_capturing(c->pool);
 }
 
 /* Goes one rung up, and does its work. If the request is hopeless, asks only the program, siblings and groups that lend. False: no rung is left. */
