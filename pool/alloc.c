@@ -94,9 +94,7 @@ static void meet_stream(cenote_pool *pool, uint64_t key, CUstream stream)
 /* The lane of what the stream, which is no longer captured, freed and used in captures. LOCKING: the pool's lock. */
 static uint32_t lane_since_capture(const cenote_pool *pool, uint64_t key, CUstream stream, const struct device *other)
 {
-    bool is_another;
-    uint32_t lane = lanes_have_captured(pool) ? lane_when_captured(pool, key, stream, other, &is_another) : 0;
-    return lane && !is_another ? lane : 0;
+    return lanes_have_captured(pool) ? lane_when_captured(pool, key, stream, other) : 0;
 }
 
 /* Serves the request from pages in place, or leaves it to shortage_serve. LOCKING: none held. */

@@ -94,15 +94,13 @@ void lanes_meet_captured(cenote_pool *pool, uint64_t key, CUstream stream)
 }
 
 /*
- * The lane under which the stream is known by its handle in captures. The key is its id, which it answers now. *is_another: the stream is younger
- * than the one that had this handle then, which has ended; else it is that one. 0: there is none, or it is not known.
+ * The lane under which the stream, which answers that id now, was known by its handle when it was captured. 0: there is none, or it is not known that
+ * the stream was there already.
  */
-uint32_t lane_when_captured(const cenote_pool *pool, uint64_t key, CUstream stream, const struct device *other, bool *is_another)
+uint32_t lane_when_captured(const cenote_pool *pool, uint64_t key, CUstream stream, const struct device *other)
 {
     uint32_t number = stream_key_is_id(key) ? lane_find(pool, stream_key_while_captured(stream), other) : 0;
-    uint64_t least = number ? lane_of(pool, number)->newest : 0;
-    *is_another = least && key > least;
-    return least ? number : 0;
+    return number && key <= lane_of(pool, number)->newest ? number : 0;
 }
 
 /* The same, made if there is none. The caller names it with lane_hold at once. 0: no host memory. */

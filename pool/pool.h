@@ -196,7 +196,7 @@ uint32_t lane_for(cenote_pool *pool, CUstream stream, uint64_t key, struct devic
 uint32_t lane_find_anywhere(const cenote_pool *pool, uint64_t key);
 static inline bool lanes_have_captured(const cenote_pool *pool) { return atomic_load_explicit(&pool->lanes.captured, memory_order_relaxed) != 0; }
 void     lanes_meet_captured(cenote_pool *pool, uint64_t key, CUstream stream);
-uint32_t lane_when_captured(const cenote_pool *pool, uint64_t key, CUstream stream, const struct device *other, bool *is_another);
+uint32_t lane_when_captured(const cenote_pool *pool, uint64_t key, CUstream stream, const struct device *other);
 void     lane_hold(cenote_pool *pool, uint32_t lane);
 void     lane_drop(cenote_pool *pool, uint32_t lane);
 void     lane_join(cenote_pool *pool, struct arena *a, uint32_t lane);

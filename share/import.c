@@ -103,7 +103,10 @@ static void drop_view(uint32_t number)
     idle++;
 }
 
-/* CUDA_ERROR_NOT_READY: a capture is open, nothing may be taken down (rule 5) but what has to go with its context. Otherwise none begins before the caller leaves. LOCKING: inside. */
+/*
+ * CUDA_ERROR_NOT_READY: a capture is open, nothing may be taken down (rule 5) but what has to go with its context. Otherwise none begins before the
+ * caller leaves. LOCKING: inside.
+ */
 static CUresult settle(struct device *device, bool in_use)
 {
     bool whole;

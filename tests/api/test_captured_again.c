@@ -180,10 +180,10 @@ static void replace(struct scene *scene)
     REQUIRE(scene->stream[B] == first); /* the simulated driver gives the handle to the next one, as drivers do */
 }
 
-/* The stream uses a block, and is captured; the next stream of its handle is named, retired, or captured as well. Its own uses come back. */
+/* The stream uses a block, and is captured; the next stream of its handle is named, retired, captured as well, or announced. Its own uses come back. */
 CASE(a_stream_that_ended_after_its_capture)
 {
-    for (int how = 0; how < 3; how++) {
+    for (int how = 0; how < 4; how++) {
         struct scene scene;
         struct held block, later;
         void *none;
@@ -198,7 +198,11 @@ CASE(a_stream_that_ended_after_its_capture)
         replace(&scene);
         if (how == 1)
             DONE(cenote_stream_retire(scene.pool, scene.stream[B]));
-        else
+        else if (how == 3)
+            DONE(cenote_pool_capture_begin(scene.pool, scene.stream[B]));
+        if (how == 3)
+            DONE(cenote_pool_capture_end(scene.pool, scene.stream[B]));
+        else if (how != 1)
             name(&scene, scene.stream[B]);
         EXPECT_EQ(cenote_alloc(scene.pool, 50 * MIB, scene.stream[C], &none), CENOTE_OUT_OF_MEMORY);
         if (how == 2) {
