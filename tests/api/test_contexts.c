@@ -390,6 +390,14 @@ static void *work(void *arg)
     return NULL;
 }
 
+static void start(const struct two *t, struct worker *worker, pthread_t *thread)
+{
+    for (int i = 0; i < 2; i++) {
+        worker[i] = (struct worker){t->pool[i], t->context[i], t->stream[i], 0};
+        REQUIRE(!pthread_create(&thread[i], NULL, work, &worker[i]));
+    }
+}
+
 /* Threads of two contexts take each other's memory. Each has room for what it asks, and none is refused. */
 CASE(threads_of_two_contexts_that_fit_together)
 {
@@ -398,14 +406,38 @@ CASE(threads_of_two_contexts_that_fit_together)
     pthread_t thread[2];
     cenote_options options = scene_options();
     open_two(&t, &options);
-    for (int i = 0; i < 2; i++) {
-        worker[i] = (struct worker){t.pool[i], t.context[i], t.stream[i], 0};
-        REQUIRE(!pthread_create(&thread[i], NULL, work, &worker[i]));
-    }
+    start(&t, worker, thread);
     for (int i = 0; i < 2; i++) {
         pthread_join(thread[i], NULL);
         EXPECT_EQ(worker[i].refused, 0);
     }
+    close_two(&t);
+}
+
+/* The same beside captures in one of the contexts: some are refused then, for nothing is given back, and no capture is disturbed. */
+CASE(threads_of_two_contexts_beside_captures)
+{
+    struct two t;
+    struct worker worker[2];
+    pthread_t thread[2];
+    cenote_options options = scene_options();
+    open_two(&t, &options);
+    start(&t, worker, thread);
+    for (int i = 0; i < STEPS; i++) {
+        CUgraph graph = NULL;
+        DONE(cenote_pool_capture_begin(t.pool[0], t.scene.stream[B]));
+        uint64_t before = scene_stats(t.pool[1]).pages_released;
+        DONE(cuStreamBeginCapture(t.scene.stream[B], CU_STREAM_CAPTURE_MODE_GLOBAL));
+        DONE(sim_launch_wait(t.scene.stream[B], 1));
+        DONE(cenote_pool_trim(t.pool[1], 0, CENOTE_TRIM_WAIT));
+        DONE(cuStreamEndCapture(t.scene.stream[B], &graph));
+        EXPECT_EQ(scene_stats(t.pool[1]).pages_released, before);
+        DONE(cenote_pool_capture_end(t.pool[0], t.scene.stream[B]));
+        if (graph)
+            DONE(cuGraphDestroy(graph));
+    }
+    for (int i = 0; i < 2; i++)
+        pthread_join(thread[i], NULL);
     close_two(&t);
 }
 
