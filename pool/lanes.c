@@ -84,7 +84,7 @@ static _Thread_local uint64_t newest;
  */
 void lanes_meet_captured(cenote_pool *pool, uint64_t key, CUstream stream)
 {
-    bool known = touch_captures_are_announced();
+    bool known = touch_captures_are_announced() || stream_is_alive(pool, stream, key); /* as one that was declared immortal in a capture */
     if (!known) {
         lock_take(&pool->lock);
         known = lane_find_anywhere(pool, key) != 0;

@@ -4,8 +4,8 @@
  *     a lane: known by its key ---> ended (its stream was retired) ---> gone, when no arena, use, event or mark names it
  *
  * OWNERS: lanes.c, lane_events.c; pending.c and peer_uses.c have the line of uses. LOCKING: the pool's lock. What a lane is of (`key`, `stream`,
- * `other`) is constant, and a thread that holds the lane reads it without; `is_mute` belongs to the thread that is `polling`. The marks and their
- * count change with the turn as well, and are read with either. `captured` is a hint without the lock; nothing else of `struct lanes` is read so.
+ * `newest`, `other`) is constant, and a thread that holds the lane reads it without; `is_mute` belongs to the thread that is `polling`. The marks and
+ * their count change with the turn as well, and are read with either. `captured` is a hint without the lock; nothing else of `struct lanes` is so.
  */
 #ifndef CENOTE_POOL_LANES_H
 #define CENOTE_POOL_LANES_H
