@@ -83,18 +83,12 @@ static bool waits_for_this(const cenote_pool *pool, uint32_t lane)
 }
 
 /* A call names the stream, which is captured, or of which the pool may know something by its handle, from a capture. LOCKING: none, not inside. */
-static void meet_stream(cenote_pool *pool, uint64_t key, CUstream stream)
+static inline void meet_stream(cenote_pool *pool, uint64_t key, CUstream stream)
 {
-    if (stream_key_is_captured(key))
+    if (__builtin_expect(stream_key_is_captured(key), 0))
         lanes_meet_captured(pool, key, stream);
     else if (lanes_have_captured(pool))
         stream_end_another(pool, key, stream);
-}
-
-/* The lane of what the stream, which is no longer captured, freed and used in captures. LOCKING: the pool's lock. */
-static uint32_t lane_since_capture(const cenote_pool *pool, uint64_t key, CUstream stream, const struct device *other)
-{
-    return lanes_have_captured(pool) ? lane_when_captured(pool, key, stream, other) : 0;
 }
 
 /* Serves the request from pages in place, or leaves it to shortage_serve. LOCKING: none held. */
@@ -116,7 +110,7 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
     }
     q->mark |= pool->steps.bits; /* only now: a step may have ended while the driver was asked */
     bool polls = (pool->pending.count && ++pool->pending.allocs_since_poll >= POLL_EVERY) || waits_for_this(pool, a->lane) ||
-                 waits_for_this(pool, lane_since_capture(pool, key, stream, NULL));
+                 (lanes_have_captured(pool) && waits_for_this(pool, lane_when_captured(pool, key, stream, NULL)));
     struct requester who = pool_requester(pool, a);
     a->captured |= a->is_private && !who.may_unmap;
     pool_shape(pool, a, q);
@@ -300,7 +294,7 @@ static int use_block(void *block, int device, CUstream stream, uint64_t *key)
     cenote_pool *still = pool_lock_of(block, &w);
     enum lookup found = still == pool ? pool_locate(pool, (uint64_t)(uintptr_t)block, &w) : FOUND_NOTHING;
     bool noted = found == FOUND_LIVE && pending_note_use(pool, &w, stream, *key, other);
-    uint32_t lanes[2] = {noted ? lane_find(pool, *key, other) : 0, noted ? lane_since_capture(pool, *key, stream, other) : 0};
+    uint32_t lanes[2] = {noted ? lane_find(pool, *key, other) : 0, noted ? lane_when_captured(pool, *key, stream, other) : 0};
     bool owed = !other && (waits_for_this(pool, lanes[0]) || waits_for_this(pool, lanes[1])), owed_there[2];
     if (noted)
         record_used(pool, &w, *key);

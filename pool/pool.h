@@ -194,7 +194,10 @@ void     lanes_call_ends(struct lanes_call outer);
 uint32_t lane_find(const cenote_pool *pool, uint64_t key, const struct device *other);
 uint32_t lane_for(cenote_pool *pool, CUstream stream, uint64_t key, struct device *other);
 uint32_t lane_find_anywhere(const cenote_pool *pool, uint64_t key);
-static inline bool lanes_have_captured(const cenote_pool *pool) { return atomic_load_explicit(&pool->lanes.captured, memory_order_relaxed) != 0; }
+static inline bool lanes_have_captured(const cenote_pool *pool)
+{
+    return __builtin_expect(atomic_load_explicit(&pool->lanes.captured, memory_order_relaxed) != 0, 0);
+}
 void     lanes_meet_captured(cenote_pool *pool, uint64_t key, CUstream stream);
 uint32_t lane_when_captured(const cenote_pool *pool, uint64_t key, CUstream stream, const struct device *other);
 void     lane_hold(cenote_pool *pool, uint32_t lane);
