@@ -180,7 +180,7 @@ static void replace(struct scene *scene)
     REQUIRE(scene->stream[B] == first); /* the simulated driver gives the handle to the next one, as drivers do */
 }
 
-/* The stream uses a block, and is captured; the next stream of its handle is named, retired, captured as well, or announced. Its own uses come back. */
+/* The stream uses a block, and is captured. The next stream of its handle is named, retired, captured, or announced; its own uses come back. */
 CASE(a_stream_that_ended_after_its_capture)
 {
     for (int how = 0; how < 4; how++) {
