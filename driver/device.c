@@ -444,14 +444,14 @@ void device_visit_end(struct device *other)
 /* The primary context is not made for that. */
 CUresult device_go_over(struct device *beside)
 {
-    CHECK(scope.inside && !driver_gate_is_shut);
+    CHECK(scope.inside && driver_gate_is_shut);
     return device_context(beside) ? push_context(beside) : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 void device_come_back(struct device *beside)
 {
     CUcontext popped;
-    CHECK(scope.inside && !driver_gate_is_shut);
+    CHECK(scope.inside && driver_gate_is_shut);
     beside->driver->cuCtxPopCurrent(&popped);
 }
 

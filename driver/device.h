@@ -130,7 +130,7 @@ CUresult device_visit(struct device *other);
 void device_visit_end(struct device *other);
 
 /*
- * Another context of the same device is current, for a thread that is inside and has opened the gate, which both have. An error: it is not, and
+ * Another context of the same device is current, for a thread that is inside and sees to it that the context does not end. An error: it is not, and
  * there is nothing to come back from.
  */
 CUresult device_go_over(struct device *beside);

@@ -64,6 +64,15 @@ static struct sibling *sibling_of(struct siblings *s, cenote_pool *other)
     return sibling;
 }
 
+/* Functions of the program would be called without the turn, and another context may end then: what came from them stays there. */
+static uint64_t trim(const cenote_pool *pool, cenote_pool *other)
+{
+    if (pool->config.device == other->config.device)
+        return trim_free(other);
+    trim_flush(other);
+    return trim_without_sources(other, 0, UINT64_MAX);
+}
+
 static enum awaited poll(struct siblings *s, const cenote_pool *pool, cenote_pool *other, bool *came)
 {
     struct sibling *sibling = sibling_of(s, other);
@@ -74,7 +83,7 @@ static enum awaited poll(struct siblings *s, const cenote_pool *pool, cenote_poo
         return AWAIT_NOTHING;
     enum awaited awaited = wait_look(other, sibling ? sibling->limit : 0, &result);
     if (!result && (!sibling || wait_came(other, &sibling->seen)))
-        *came |= trim_free(other) != 0;
+        *came |= trim(pool, other) != 0;
     if (!result && s->unmap)
         *came |= aliases_drop(other);
     turn_come_back(pool, other);
@@ -109,8 +118,8 @@ bool siblings_wait(const struct siblings *s, const cenote_pool *pool, enum await
             CUresult result;
             if (s->each[i].pool != other || s->each[i].awaited != awaited)
                 continue;
-            if (!turn_go_over(pool, other))
-                continue;
+            if (other->config.device != pool->config.device || !turn_go_over(pool, other))
+                continue; /* a wait lets go of the turn, and another context may end then */
             waited |= wait_for_rest(other, awaited, 0, &result);
             turn_come_back(pool, other);
         }

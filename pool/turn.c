@@ -62,22 +62,24 @@ void turn_go_on(cenote_pool *pool)
 }
 
 /*
- * The turn of another pool of the device, by a thread that paused with its own. That pool may be in another context, which is current then.
- * False: the thread pauses still. That pool has done nothing yet, its context is lost, or the driver refuses to make it current.
+ * The turn of another pool of the device, by a thread that paused with its own. That pool may be in another context, which is current then. It is
+ * open as long as the thread has its turn; without that, its caller may end the context at any time. False: the thread pauses still. That pool was
+ * destroyed, or has done nothing yet, its context is lost, or the driver refuses to make it current.
  */
 bool turn_go_over(const cenote_pool *pool, cenote_pool *other)
 {
-    bool is_elsewhere = pool->config.device != other->config.device;
-    if (is_elsewhere && (other->life.lost || device_go_over(other->config.device)))
-        return false;
     turn_go_on(other);
-    return true;
+    bool is_elsewhere = pool->config.device != other->config.device;
+    if (other->life.open && (!is_elsewhere || (!other->life.lost && !device_go_over(other->config.device))))
+        return true;
+    turn_pause(other);
+    return false;
 }
 
 /* Gives the other pool's turn back: the thread pauses as before. */
 void turn_come_back(const cenote_pool *pool, cenote_pool *other)
 {
-    turn_pause(other);
     if (pool->config.device != other->config.device)
         device_come_back(other->config.device);
+    turn_pause(other);
 }
