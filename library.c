@@ -299,7 +299,7 @@ static int may_be_destroyed(cenote_pool *pool)
     if (pool->config.is_default)
         return error_set(CENOTE_INVALID, 0, "the default pool of device %d is never destroyed; cenote_pool_trim gives its memory back",
                          pool->config.device->ordinal);
-    if (atomic_load(&pool->config.device->captures))
+    if (device_bars_end(pool->config.device))
         return error_set(CENOTE_BUSY, 0, "a capture is open on device %d: nothing may be given back meanwhile", pool->config.device->ordinal);
     if (pool->groups.pins)
         return error_set(CENOTE_BUSY, 0, "memory of the pool is still pinned: cenote_unpin comes first");

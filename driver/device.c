@@ -17,6 +17,7 @@
 #include "cenote/cenote.h"
 
 static struct device devices[DEVICES_MAX + CONTEXTS_MAX];
+static struct card cards[DEVICES_MAX];
 static LOCK_OF_PROCESS struct lock opening = LOCK_INITIALIZER(LOCK_CONTEXT); /* held while the driver makes a context */
 
 /* A driver too old to know the attribute says INVALID_VALUE: then the answer is no. */
@@ -69,14 +70,35 @@ static CUresult ask_abilities(struct device *d)
 }
 
 /* Announcements go before threads that want to enter: captures are rare, and must not wait for ever. */
-static void open_gate(struct device *d)
+static void open_gate(struct card *card)
 {
     pthread_rwlockattr_t attributes;
     pthread_rwlockattr_init(&attributes);
     pthread_rwlockattr_setkind_np(&attributes, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
-    pthread_rwlock_init(&d->gate, &attributes);
-    pthread_rwlock_init(&d->quiet, &attributes);
+    pthread_rwlock_init(&card->gate, &attributes);
+    pthread_rwlock_init(&card->quiet, &attributes);
     pthread_rwlockattr_destroy(&attributes);
+}
+
+/* LOCKING: that of `opened`. */
+static void open_card(struct card *card)
+{
+    if (card->opened++)
+        return;
+    atomic_store(&card->before, UINT64_MAX);
+    atomic_store(&card->was_asked, false);
+    atomic_store(&card->is_short, false);
+    atomic_store(&card->mappings, 0);
+    open_gate(card);
+}
+
+/* LOCKING: that of `opened`. */
+static void close_card(struct card *card)
+{
+    if (--card->opened)
+        return;
+    pthread_rwlock_destroy(&card->gate);
+    pthread_rwlock_destroy(&card->quiet);
 }
 
 /* For explanations alone: if the driver does not say it, it stays unknown. The context is current. */
@@ -135,8 +157,8 @@ static CUresult push_context(struct device *d)
         result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (!result)
         result = d->driver->cuCtxPushCurrent(device_context(d));
-    if (!result && !atomic_load_explicit(&d->was_asked, memory_order_relaxed) && !atomic_exchange(&d->was_asked, true))
-        atomic_store(&d->before, ask_used(d));
+    if (!result && !atomic_load_explicit(&d->card->was_asked, memory_order_relaxed) && !atomic_exchange(&d->card->was_asked, true))
+        atomic_store(&d->card->before, ask_used(d));
     return result;
 }
 
@@ -162,13 +184,10 @@ static int open_first(struct device *d, int ordinal)
     result = ask_abilities(d);
     if (result)
         return error_set(CENOTE_DRIVER, result, "device %d does not say what it can do: %s", ordinal, driver_result_name(result));
-    atomic_store(&d->before, UINT64_MAX);
-    atomic_store(&d->was_asked, false);
     atomic_store(&d->was_reset, false);
-    atomic_store(&d->is_short, false);
-    atomic_store(&d->mappings, 0);
-    d->is_kept = false;
-    open_gate(d);
+    atomic_store(&d->is_kept, false);
+    d->card = &cards[ordinal];
+    open_card(d->card);
     return CENOTE_OK;
 }
 
@@ -179,7 +198,7 @@ static int retain_kept(struct device *d)
     CUresult result = d->driver->cuDevicePrimaryCtxRetain(&context, d->handle);
     if (result)
         return error_set(CENOTE_DRIVER, result, "the context of device %d cannot be retained: %s", d->ordinal, driver_result_name(result));
-    d->is_kept = false;
+    atomic_store(&d->is_kept, false);
     return CENOTE_OK;
 }
 
@@ -234,7 +253,7 @@ static void keep_context(struct device *d, CUcontext context)
 {
     lock_take(&opening);
     if (!device_context(d)) {
-        d->is_kept = true;
+        atomic_store(&d->is_kept, true);
         d->context_id = ask_id(d, context);
         atomic_store(&d->context, context);
     }
@@ -289,8 +308,7 @@ void device_close(struct device *d)
         return;
     if (device_context(d))
         touch_close(d);
-    pthread_rwlock_destroy(&d->gate);
-    pthread_rwlock_destroy(&d->quiet);
+    close_card(d->card);
     if (device_context(d) && !d->is_kept && !driver_is_exiting() && !driver_is_forked())
         release_context(d);
     atomic_store(&d->context, NULL);
@@ -330,14 +348,14 @@ CUresult device_entered(void)
 CUresult device_enter(struct device *d)
 {
     CHECK(!scope.inside);
-    pthread_rwlock_rdlock(&d->gate);
+    pthread_rwlock_rdlock(&d->card->gate);
     return enter(d, true);
 }
 
 bool device_try_enter(struct device *d, CUresult *result)
 {
     CHECK(!scope.inside);
-    if (pthread_rwlock_tryrdlock(&d->gate))
+    if (pthread_rwlock_tryrdlock(&d->card->gate))
         return false;
     *result = enter(d, true);
     return true;
@@ -346,7 +364,7 @@ bool device_try_enter(struct device *d, CUresult *result)
 CUresult device_enter_as_it_is(struct device *d)
 {
     CHECK(!scope.inside);
-    pthread_rwlock_rdlock(&d->gate);
+    pthread_rwlock_rdlock(&d->card->gate);
     return enter(d, false);
 }
 
@@ -359,7 +377,7 @@ void device_leave(struct device *d)
     if (scope.has_mode)
         d->driver->cuThreadExchangeStreamCaptureMode(&scope.mode);
     scope.inside = driver_gate_is_shut = false;
-    pthread_rwlock_unlock(&d->gate);
+    pthread_rwlock_unlock(&d->card->gate);
 }
 
 /* If the current context belongs to another device, the default stream is taken for that of the primary context of `d`. */
@@ -408,11 +426,11 @@ CUresult device_of_stream(struct device *d, CUstream stream, CUcontext *context,
 CUresult device_visit(struct device *other)
 {
     CHECK(scope.inside);
-    if (pthread_rwlock_tryrdlock(&other->gate))
+    if (pthread_rwlock_tryrdlock(&other->card->gate))
         return CUDA_ERROR_NOT_READY;
     CUresult result = push_context(other);
     if (result)
-        pthread_rwlock_unlock(&other->gate);
+        pthread_rwlock_unlock(&other->card->gate);
     return result;
 }
 
@@ -420,7 +438,21 @@ void device_visit_end(struct device *other)
 {
     CUcontext popped;
     other->driver->cuCtxPopCurrent(&popped);
-    pthread_rwlock_unlock(&other->gate);
+    pthread_rwlock_unlock(&other->card->gate);
+}
+
+/* The primary context is not made for that. */
+CUresult device_go_over(struct device *beside)
+{
+    CHECK(scope.inside && driver_gate_is_shut);
+    return device_context(beside) ? push_context(beside) : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+void device_come_back(struct device *beside)
+{
+    CUcontext popped;
+    CHECK(scope.inside && driver_gate_is_shut);
+    beside->driver->cuCtxPopCurrent(&popped);
 }
 
 void device_wait_begin(struct device *d)
@@ -428,12 +460,12 @@ void device_wait_begin(struct device *d)
     CHECK(scope.inside && driver_gate_is_shut);
     CHECK(lock_none_above(LOCK_BACKGROUND)); /* the gate is passed again afterwards, and comes before all locks */
     driver_gate_is_shut = false;
-    pthread_rwlock_unlock(&d->gate);
+    pthread_rwlock_unlock(&d->card->gate);
 }
 
 void device_wait_end(struct device *d)
 {
-    pthread_rwlock_rdlock(&d->gate);
+    pthread_rwlock_rdlock(&d->card->gate);
     driver_gate_is_shut = true;
 }
 
@@ -443,10 +475,10 @@ void device_wait_end(struct device *d)
  */
 CUresult device_wait_for_context(struct device *d)
 {
-    pthread_rwlock_rdlock(&d->quiet);
-    bool harmless = !atomic_load(&d->captures) && touch_captures_are_announced();
+    pthread_rwlock_rdlock(&d->card->quiet);
+    bool harmless = !device_bars_end(d) && touch_captures_are_announced();
     CUresult result = harmless ? d->driver->cuCtxSynchronize() : CUDA_ERROR_NOT_READY;
-    pthread_rwlock_unlock(&d->quiet);
+    pthread_rwlock_unlock(&d->card->quiet);
     return result;
 }
 
@@ -495,23 +527,24 @@ CUresult device_wait(struct device *d, bool *whole)
 {
     CUresult result = CUDA_ERROR_NOT_READY;
     *whole = false;
-    if (atomic_load(&d->captures))
+    if (device_bars_end(d))
         return CUDA_ERROR_NOT_READY;
     if (touch_captures_are_announced()) {
         result = wait_for_whole(d);
         *whole = result != CUDA_ERROR_NOT_READY;
     }
-    return *whole || atomic_load(&d->captures) ? result : wait_for_streams(d);
+    return *whole || device_bars_end(d) ? result : wait_for_streams(d);
 }
 
 static void let_calls_end(struct device *d, unsigned captures)
 {
     CHECK(!scope.inside);
-    pthread_rwlock_wrlock(&d->quiet);
-    pthread_rwlock_wrlock(&d->gate);
+    pthread_rwlock_wrlock(&d->card->quiet);
+    pthread_rwlock_wrlock(&d->card->gate);
     atomic_fetch_add(&d->captures, captures);
-    pthread_rwlock_unlock(&d->gate);
-    pthread_rwlock_unlock(&d->quiet);
+    atomic_fetch_add(&d->card->captures, captures);
+    pthread_rwlock_unlock(&d->card->gate);
+    pthread_rwlock_unlock(&d->card->quiet);
 }
 
 static atomic_uint open_captures; /* of all devices */
@@ -530,13 +563,14 @@ void device_let_calls_end(struct device *d)
 void device_let_leave(struct device *d)
 {
     CHECK(!scope.inside);
-    pthread_rwlock_wrlock(&d->gate);
-    pthread_rwlock_unlock(&d->gate);
+    pthread_rwlock_wrlock(&d->card->gate);
+    pthread_rwlock_unlock(&d->card->gate);
 }
 
 void device_end_capture(struct device *d)
 {
     atomic_fetch_sub(&d->captures, BREAKS(5) ? 0 : 1);
+    atomic_fetch_sub(&d->card->captures, BREAKS(5) ? 0 : 1);
     atomic_fetch_sub(&open_captures, 1);
 }
 

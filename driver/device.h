@@ -3,7 +3,8 @@
  *
  * Driver calls of slow paths are made between device_enter and device_leave: our context is current then, whatever the caller's was,
  * and the thread's capture mode is RELAXED, so that a capture of the caller does not forbid them (rule 5). No capture is announced while
- * a thread is inside and the gate is shut: `captures` does not rise then. Enter and leave do not nest.
+ * a thread is inside and the gate is shut: `captures` does not rise then. Enter and leave do not nest. Contexts of one device have one gate, as
+ * they have one memory and one count of captures (struct card).
  *
  * No thread waits for the device inside the gate (rule 15): the gate is open meanwhile (device_wait_begin, device_wait_end), and also while a thread
  * looks at other pools of the device. Afterwards the thread looks at `captures` again. A driver without cuCtxRecordEvent can be waited for as a
@@ -26,31 +27,41 @@
 #define DEVICES_MAX  64 /* a set of devices is a word */
 #define CONTEXTS_MAX 64 /* beside the primary ones, in which pools are */
 
+/*
+ * The device itself: what its contexts have in common, and all pools that are in those. Memory that one context gives back is there for the others,
+ * and a capture in one holds off what may not be done meanwhile in each.
+ */
+struct card {
+    unsigned    opened;        /* contexts of it that are open; guarded as `opened` of those */
+    _Atomic(uint64_t) before;  /* bytes in use by any process when it was entered first; UINT64_MAX: not known */
+    atomic_bool was_asked;     /* for `before` */
+    _Atomic(uint64_t) mappings; /* of pages, by all pools */
+    atomic_bool is_short;      /* of memory: the driver refused the last page that was asked for */
+    atomic_uint captures;      /* open on any pool */
+    pthread_rwlock_t gate;     /* readers: threads inside */
+    pthread_rwlock_t quiet;    /* readers: threads in cuCtxSynchronize, with the gate open */
+};
+
 struct device {
     const struct driver *driver;
+    struct card *card;         /* the same for all contexts of the device */
     int         ordinal;
     CUdevice    handle;
     unsigned long long context_id;  /* of the context when it was retained; 0: the driver does not say */
     atomic_bool was_reset;     /* the context has ended, and all that was in it */
     _Atomic(CUcontext) context; /* the primary one, retained from the first entry on, while a pool uses the device; NULL: no thread has entered.
                                    Or one that a caller keeps */
-    bool        is_kept;       /* the caller of device_open_in keeps the context: it is not retained. Guarded as `opened` */
+    atomic_bool is_kept;       /* the caller of device_open_in keeps the context: it is not retained. Changes under what guards `opened` */
+    atomic_uint captures;      /* of those of the card, the ones that were announced for pools in this context */
     unsigned    opened;        /* by that many pools; guarded by the caller's global lock */
     uint64_t    capacity;      /* bytes of memory */
-    _Atomic(uint64_t) before;        /* of it, in use by any process when it was entered first; UINT64_MAX: not known */
-    atomic_bool was_asked;     /* for `before` */
     uint64_t    granularity;   /* of cuMemCreate; 0: no virtual memory management */
     bool        has_pools;     /* cuMemAllocFromPoolAsync works */
     bool        has_rdma;      /* cuMemCreate takes gpuDirectRDMACapable, the driver says */
     bool        has_decompression; /* an engine that reads and writes memory of cuMemAlloc, and what was made for it */
     unsigned    handles;       /* CUmemAllocationHandleTypes of pages, the driver says */
     atomic_uint pages[2];      /* what they are made as, and whether that was tried: probe.c. [1]: of pools that want fabric handles */
-    _Atomic(uint64_t) mappings; /* of pages, by all pools */
-    atomic_bool is_short;      /* of memory: the driver refused the last page that was asked for */
-    atomic_uint captures;      /* open on any pool of the device */
     struct touch touch;        /* streams on which events may be recorded */
-    pthread_rwlock_t gate;     /* readers: threads inside */
-    pthread_rwlock_t quiet;    /* readers: threads in cuCtxSynchronize, with the gate open */
 };
 
 /* cuda.h has them from 12.8 on: CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK and CU_MEM_CREATE_USAGE_HW_DECOMPRESS, the same for pools. */
@@ -70,6 +81,21 @@ void           device_close(struct device *device);
 static inline bool device_is_beside(const struct device *device)
 {
     return device_number(device) >= DEVICES_MAX;
+}
+
+/* Is a capture open on any pool of the device, in whichever of its contexts? Inside, a no stays a no. */
+static inline bool device_is_captured(const struct device *device)
+{
+    return atomic_load_explicit(&device->card->captures, memory_order_seq_cst) != 0;
+}
+
+/*
+ * Do captures hold off the end of the pools in the context, and a wait for it? Those in the context itself do, and those in others, unless a caller
+ * keeps the context: that caller may have to end it now, and no call for that end concerns a capture elsewhere.
+ */
+static inline bool device_bars_end(const struct device *device)
+{
+    return atomic_load(&device->captures) || (device_is_captured(device) && !atomic_load(&device->is_kept));
 }
 
 /* NULL: no thread has entered, and nothing of cenote's is there. Does not change between enter and leave. */
@@ -102,6 +128,13 @@ bool device_try_enter(struct device *device, CUresult *result);
  */
 CUresult device_visit(struct device *other);
 void device_visit_end(struct device *other);
+
+/*
+ * Another context of the same device is current, for a thread that is inside and sees to it that the context does not end. An error: it is not, and
+ * there is nothing to come back from.
+ */
+CUresult device_go_over(struct device *beside);
+void device_come_back(struct device *beside);
 
 /*
  * Whose default stream do the handles 0 and 1 name on this thread? *id: 0: the device's own, as far as this device is concerned; otherwise
@@ -140,6 +173,12 @@ bool device_captures_are_open(void); /* on any device. LOCKING: none */
  * decided on before has ended. LOCKING: as device_announce_capture, or with `careful_lock`.
  */
 void device_let_calls_end(struct device *device);
+
+/*
+ * --- age.c: the id of a stream that is made in the context of this one, which may be captured, and is gone again. No stream of this moment has a
+ * greater one. 0: the driver does not say, or its ids do not rise. LOCKING: none, not inside
+ */
+unsigned long long device_newest_stream(struct device *d, CUstream stream);
 
 /* What a page of this device is made of, for cuMemCreate and cuMemSetAccess. */
 /* --- probe.c. `fabric`: of pools that want fabric handles */

@@ -75,7 +75,7 @@ bool aliases_drop_at(cenote_pool *pool, struct region *r, uint32_t slot)
 bool aliases_drop(cenote_pool *pool)
 {
     bool any = false;
-    if (atomic_load(&pool->config.device->captures))
+    if (pool_is_capturing(pool))
         return false;
     tick age = middle_age(pool);
     for (uint32_t number = 1; age && number < pool->store.pages.regions.used; number++) { /* regions come and go with the turn alone */
@@ -92,7 +92,7 @@ bool aliases_drop(cenote_pool *pool)
  */
 void aliases_mend(cenote_pool *pool)
 {
-    for (uint32_t number = 1; !atomic_load(&pool->config.device->captures) && number < pool->store.pages.regions.used; number++) {
+    for (uint32_t number = 1; !pool_is_capturing(pool) && number < pool->store.pages.regions.used; number++) {
         struct region *r = region_of(&pool->store.pages, number);
         for (uint32_t slot = 0; r && (slot = bits_next(r->broken, slot, r->slots, true)) < r->slots; slot++)
             drop(pool, r, slot, UINT64_MAX);
@@ -107,9 +107,9 @@ void aliases_make_room(cenote_pool *pool, uint64_t more)
 {
     uint64_t cap = pool->config.options.mappings;
     uint64_t above = pool->remap.drop_above > cap ? pool->remap.drop_above : cap;
-    if (!cap || atomic_load_explicit(&pool->config.device->mappings, memory_order_relaxed) + more <= above)
+    if (!cap || atomic_load_explicit(&pool->config.device->card->mappings, memory_order_relaxed) + more <= above)
         return;
-    while (atomic_load(&pool->config.device->mappings) + more > cap && aliases_drop(pool)) {}
-    uint64_t left = atomic_load(&pool->config.device->mappings);
+    while (atomic_load(&pool->config.device->card->mappings) + more > cap && aliases_drop(pool)) {}
+    uint64_t left = atomic_load(&pool->config.device->card->mappings);
     pool->remap.drop_above = left + more > cap ? left + left / 16 : 0;
 }

@@ -82,6 +82,15 @@ static bool waits_for_this(const cenote_pool *pool, uint32_t lane)
            lane_of(pool, lane)->asked < pool->store.pages.fences.wanted && lane_is_owed(pool, lane);
 }
 
+/* A call names the stream, which is captured, or of which the pool may know something by its handle, from a capture. LOCKING: none, not inside. */
+static inline void meet_stream(cenote_pool *pool, uint64_t key, CUstream stream)
+{
+    if (__builtin_expect(stream_key_is_captured(key), 0))
+        lanes_meet_captured(pool, key, stream);
+    else if (lanes_have_captured(pool))
+        stream_end_another(pool, key, stream);
+}
+
 /* Serves the request from pages in place, or leaves it to shortage_serve. LOCKING: none held. */
 static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream stream, uint64_t *at)
 {
@@ -93,13 +102,15 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
     if (error)
         return error;
 
+    meet_stream(pool, key, stream);
     while (!(a = lock_arena(pool, group, q, stream, key, stream_device_checked, &error))) {
         if (error || (error = stream_check_own(pool, stream, key)))
             return error;
         stream_device_checked = true;
     }
     q->mark |= pool->steps.bits; /* only now: a step may have ended while the driver was asked */
-    bool polls = (pool->pending.count && ++pool->pending.allocs_since_poll >= POLL_EVERY) || waits_for_this(pool, a->lane);
+    bool polls = (pool->pending.count && ++pool->pending.allocs_since_poll >= POLL_EVERY) || waits_for_this(pool, a->lane) ||
+                 (lanes_have_captured(pool) && waits_for_this(pool, lane_when_captured(pool, key, stream, NULL)));
     struct requester who = pool_requester(pool, a);
     a->captured |= a->is_private && !who.may_unmap;
     pool_shape(pool, a, q);
@@ -256,6 +267,8 @@ static int find_stream(cenote_pool *pool, int device, CUstream stream, uint64_t 
 {
     *other = NULL;
     int error = device >= 0 ? stream_key_on(pool, device, stream, key, other) : stream_key(pool, stream, key);
+    if (!error)
+        meet_stream(pool, *key, stream);
     if (error || is_known(pool, *key, *other))
         return error;
     return device >= 0 ? stream_check_named(pool, stream, *key, *other) : stream_device(pool, stream, *key, other);
@@ -281,16 +294,18 @@ static int use_block(void *block, int device, CUstream stream, uint64_t *key)
     cenote_pool *still = pool_lock_of(block, &w);
     enum lookup found = still == pool ? pool_locate(pool, (uint64_t)(uintptr_t)block, &w) : FOUND_NOTHING;
     bool noted = found == FOUND_LIVE && pending_note_use(pool, &w, stream, *key, other);
-    uint32_t lane = noted ? lane_find(pool, *key, other) : 0;
-    bool owed = !other && waits_for_this(pool, lane), owed_there = other && peer_uses_are_owed(pool, lane);
+    uint32_t lanes[2] = {noted ? lane_find(pool, *key, other) : 0, noted ? lane_when_captured(pool, *key, stream, other) : 0};
+    bool owed = !other && (waits_for_this(pool, lanes[0]) || waits_for_this(pool, lanes[1])), owed_there[2];
     if (noted)
         record_used(pool, &w, *key);
-    if (owed_there)
-        lane_hold(pool, lane);
+    for (int i = 0; i < 2; i++)
+        if ((owed_there[i] = other && peer_uses_are_owed(pool, lanes[i])))
+            lane_hold(pool, lanes[i]);
     if (still)
         lock_give(&still->lock);
-    if (owed_there)
-        peer_uses_name(pool, lane, stream);
+    for (int i = 0; i < 2; i++)
+        if (owed_there[i])
+            peer_uses_name(pool, lanes[i], stream);
     if (owed) {
         struct lanes_call outer = lanes_call_names(*key, stream);
         pending_poll_some(pool);

@@ -36,6 +36,8 @@ void stream_forget(cenote_pool *pool, struct arena *a)
     if (!a->is_known)
         return;
     lane_put_last(pool, a);
+    if (pool->streams.last_arena == a)
+        pool->streams.last_arena = NULL;
     for (uint32_t probe = 0; probe < PROBES; probe++)
         if (index_find(&pool->streams.by_key, arena_key(a->group, a->stream, probe)) == a->number)
             index_remove(&pool->streams.by_key, arena_key(a->group, a->stream, probe));

@@ -167,7 +167,7 @@ static enum attempt fill_place(struct climb *c, const struct place *place)
     pool->account.stats.pages_created += pool->remap.fill.creates;
     count_reserved(pool);
     if (result == CUDA_ERROR_OUT_OF_MEMORY || pool->remap.fill.creates)
-        atomic_store(&pool->config.device->is_short, result == CUDA_ERROR_OUT_OF_MEMORY && !c->no_mapping && !has_no_order);
+        atomic_store(&pool->config.device->card->is_short, result == CUDA_ERROR_OUT_OF_MEMORY && !c->no_mapping && !has_no_order);
     if (result) {
         arena_abandon(c->arena, block);
         if (has_dropped_aliases(c))
@@ -465,7 +465,7 @@ enum attempt attempt_serve(struct climb *c)
     cenote_pool *pool = c->pool;
     uint64_t held = pool->store.pages.reserved, more = pool->config.device->capacity > held ? pool->config.device->capacity - held : 0;
     c->driver_has = UINT64_MAX;
-    if ((atomic_load(&pool->config.device->is_short) || c->request->size > more / 2) && provider_moves_pages(pool, c->arena))
+    if ((atomic_load(&pool->config.device->card->is_short) || c->request->size > more / 2) && provider_moves_pages(pool, c->arena))
         attempt_ask_driver(c);
     if (provider_moves_pages(pool, c->arena)) {
         uint64_t units = (c->request->size >> pool->store.pages.shifts[GRADE_LARGE]) + 2, slots = units << (pool->store.pages.shifts[GRADE_LARGE] -

@@ -3,7 +3,7 @@
  *
  * A private group's arenas are fixed: what is mapped in them stays mapped and its pages never leave, because a replay of a graph writes to
  * the old addresses at any time. While an announced capture is open on the device no memory in use is unmapped or released, and no fence is recorded,
- * queried or waited for: `device->captures` says so to every pool of the device, and cenote_capture_begin returns only when every thread that may
+ * queried or waited for: `captures` of the card says so to every pool of the device, and cenote_capture_begin returns only when every thread that may
  * have looked before has left the device, or has opened its gate (turn_pause) and will look again.
  *
  * What harms no capture is done also then: a stream that ends has its event recorded and queried (retire.c), replays are covered (cover_replays), a

@@ -109,6 +109,9 @@ CUresult lane_events_record(cenote_pool *pool)
         result = record(pool, lane, CU_STREAM_PER_THREAD);
     if (!result && lanes_named(&key, &stream) && wants_event(pool, lane = lane_find(pool, key, NULL), stream))
         result = record(pool, lane, stream);
+    lane = !result && lanes_named(&key, &stream) ? lane_find(pool, stream_key_while_captured(stream), NULL) : 0;
+    if (lane_is_owed(pool, lane) && lane_may_be_touched(pool, lane_of(pool, lane))) /* no mark is of this lane */
+        result = record(pool, lane, stream);
     for (lane = 1; !result && !pool->config.device->driver->cuStreamGetId && lane < pool->lanes.table.used; lane++)
         if (lane_of(pool, lane)->users && !lane_of(pool, lane)->other && wants_event(pool, lane, lane_of(pool, lane)->stream))
             result = record(pool, lane, lane_of(pool, lane)->stream);
@@ -166,7 +169,7 @@ static CUresult ask_end(struct device *other, CUevent end)
     CUresult result = device_visit(other);
     if (result)
         return result;
-    result = atomic_load(&other->captures) ? CUDA_ERROR_NOT_SUPPORTED : other->driver->cuEventQuery(end);
+    result = device_is_captured(other) ? CUDA_ERROR_NOT_SUPPORTED : other->driver->cuEventQuery(end);
     if (!result || driver_result_is_sticky(result))
         event_end_on(other, end);
     device_visit_end(other);

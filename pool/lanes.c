@@ -10,6 +10,10 @@
  * is known to be alive: a call names it, the calling thread's own default stream is it, or the driver has no stream ids, because the program
  * has to say there that a stream ends. Until then memory that the stream freed stays with its arena, and blocks that it used wait.
  *
+ * A captured stream has a lane of its own, found by the handle, because its id cannot be asked for. Once a call names the stream outside of a
+ * capture, the id says whether it is the same one: handles of streams that ended are given again, but a stream that came later has a greater id than
+ * any had when the lane was made (driver/age.c). If it is the same one, an event on the stream is one for that lane as well.
+ *
  * What a private group leaves may be written by replays on any stream. It stays with its arena until a fence without gaps that began after the end
  * of the group is done (`released`), and the default stream of the thread that ended the group.
  *
@@ -62,6 +66,43 @@ uint32_t lane_find(const cenote_pool *pool, uint64_t key, const struct device *o
     return find(pool, key, other, &probe);
 }
 
+/* The same of whichever device. */
+uint32_t lane_find_anywhere(const cenote_pool *pool, uint64_t key)
+{
+    uint32_t lane = lane_find(pool, key, NULL);
+    for (int ordinal = 0; ordinal < DEVICES_MAX && !lane; ordinal++)
+        lane = pool->config.others[ordinal] ? lane_find(pool, key, pool->config.others[ordinal]) : 0;
+    return lane;
+}
+
+/* Of the stream that this thread has named last while it was captured, if its lane is new: see device_newest_stream. */
+static _Thread_local uint64_t newest;
+
+/*
+ * A call names a captured stream, which cannot be asked for its id. Where captures are not announced, the lane that it may get remembers how old the
+ * stream is at least. LOCKING: none, not inside.
+ */
+void lanes_meet_captured(cenote_pool *pool, uint64_t key, CUstream stream)
+{
+    bool known = touch_captures_are_announced() || stream_is_alive(pool, stream, key); /* as one that was declared immortal in a capture */
+    if (!known) {
+        lock_take(&pool->lock);
+        known = lane_find_anywhere(pool, key) != 0;
+        lock_give(&pool->lock);
+    }
+    newest = known ? 0 : device_newest_stream(pool->config.device, stream);
+}
+
+/*
+ * The lane under which the stream, which answers that id now, was known by its handle when it was captured. 0: there is none, or it is not known that
+ * the stream was there already.
+ */
+uint32_t lane_when_captured(const cenote_pool *pool, uint64_t key, CUstream stream, const struct device *other)
+{
+    uint32_t number = stream_key_is_id(key) ? lane_find(pool, stream_key_while_captured(stream), other) : 0;
+    return number && key <= lane_of(pool, number)->newest ? number : 0;
+}
+
 /* The same, made if there is none. The caller names it with lane_hold at once. 0: no host memory. */
 uint32_t lane_for(cenote_pool *pool, CUstream stream, uint64_t key, struct device *other)
 {
@@ -72,12 +113,24 @@ uint32_t lane_for(cenote_pool *pool, CUstream stream, uint64_t key, struct devic
     index_add(&pool->lanes.by_key, lane_hash(key, probe), number);
     *lane_of(pool, number) = (struct lane){.key = key, .probe = probe, .stream = stream, .other = other,
                                            .born = pool->store.pages.fences.now};
+    if (stream_key_is_captured(key)) {
+        lane_of(pool, number)->newest = newest;
+        atomic_fetch_add(&pool->lanes.captured, 1);
+    }
     return number;
 }
 
 void lane_hold(cenote_pool *pool, uint32_t lane)
 {
     lane_of(pool, lane)->users++;
+}
+
+/* It is found by its key no more. */
+static void remove_key(cenote_pool *pool, const struct lane *lane)
+{
+    index_remove(&pool->lanes.by_key, lane_hash(lane->key, lane->probe));
+    if (stream_key_is_captured(lane->key))
+        atomic_fetch_sub(&pool->lanes.captured, 1);
 }
 
 /* With the last user the lane goes. */
@@ -89,7 +142,7 @@ void lane_drop(cenote_pool *pool, uint32_t number)
         return;
     CHECK(!lane->first_arena && !lane->first && !lane->due_count && !lane->replayed);
     if (!lane->ended)
-        index_remove(&pool->lanes.by_key, lane_hash(lane->key, lane->probe));
+        remove_key(pool, lane);
     table_give(&pool->lanes.table, number);
 }
 
@@ -246,13 +299,19 @@ void lane_leave(cenote_pool *pool, struct arena *a)
 
 /* ---------------------------------------------------------------------------------------------------------------------- which may be touched */
 
+/* Does the call of this thread name its stream? By its id alone, if the lane is what is known of it from captures: see lane_when_captured. */
+static bool is_named(const struct lane *lane)
+{
+    return call.names && (call.key == lane->key ||
+                          (call.stream == lane->stream && stream_key_is_id(call.key) && call.key <= lane->newest));
+}
+
 /* May the driver be given its handle? LOCKING: none. */
 bool lane_may_be_touched(cenote_pool *pool, const struct lane *lane)
 {
     if (lane->ended || stream_is_unnamed(lane->key))
         return false;
-    return stream_is_alive(pool, lane->stream, lane->key) || (call.names && call.key == lane->key) ||
-           stream_key_is_handle(lane->key);
+    return stream_is_alive(pool, lane->stream, lane->key) || is_named(lane) || stream_key_is_handle(lane->key);
 }
 
 /* Has no event on its stream yet covered something that waits for one? */
@@ -424,7 +483,7 @@ bool lanes_are_done(const cenote_pool *pool, tick limit)
 /* The stream is about to end: the lane is found by its key no more, and the next stream with this key is another. */
 void lane_forget_key(cenote_pool *pool, struct lane *lane)
 {
-    index_remove(&pool->lanes.by_key, lane_hash(lane->key, lane->probe));
+    remove_key(pool, lane);
     lane->ended = true;
     lane->ended_at = pool->store.pages.fences.now;
 }

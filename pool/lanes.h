@@ -4,8 +4,8 @@
  *     a lane: known by its key ---> ended (its stream was retired) ---> gone, when no arena, use, event or mark names it
  *
  * OWNERS: lanes.c, lane_events.c; pending.c and peer_uses.c have the line of uses. LOCKING: the pool's lock. What a lane is of (`key`, `stream`,
- * `other`) is constant, and a thread that holds the lane reads it without; `is_mute` belongs to the thread that is `polling`. The marks and their
- * count change with the turn as well, and are read with either. Nothing else of `struct lanes` is read without the lock.
+ * `newest`, `other`) is constant, and a thread that holds the lane reads it without; `is_mute` belongs to the thread that is `polling`. The marks and
+ * their count change with the turn as well, and are read with either. `captured` is a hint without the lock; nothing else of `struct lanes` is so.
  */
 #ifndef CENOTE_POOL_LANES_H
 #define CENOTE_POOL_LANES_H
@@ -29,6 +29,7 @@ struct lane {
     uint64_t key;                   /* of the stream, see streams.c */
     uint64_t probe;                 /* see lane_hash */
     CUstream stream;                /* its handle when it was first seen */
+    uint64_t newest;                /* of one that was captured then: no stream had a greater id. 0: it was not, or that is not known */
     struct device *other;           /* whose stream it is; NULL: the pool's own device */
     uint32_t users;                 /* arenas, uses, events and marks that name it: the lane goes with the last one */
     uint32_t first_arena, last_arena; /* its arenas: first those that are found by their stream */
@@ -68,6 +69,7 @@ _Static_assert(MARKS_MAX <= FENCE_PARTS_MAX, "a fence has room for an event on e
 struct lanes {
     struct table table;
     struct index by_key;
+    _Atomic(uint32_t) captured;     /* of these: streams that the pool knows by their handles in captures. Read without the lock, as a hint */
     uint32_t     first_asking, last_asking, asking;
     uint32_t     first_released, last_released; /* arenas that private groups have left and replays may still write to, the oldest first */
     uint32_t     replayed;          /* lanes that such memory waits for */

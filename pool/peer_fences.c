@@ -33,7 +33,7 @@ bool peer_fences_are_barred(const cenote_pool *pool)
 {
     bool barred = false;
     for (uint64_t devices = asked_devices(pool); devices && !barred; devices &= devices - 1)
-        barred = atomic_load(&pool->config.others[__builtin_ctzll(devices)]->captures) != 0;
+        barred = device_is_captured(pool->config.others[__builtin_ctzll(devices)]);
     return barred;
 }
 
@@ -56,7 +56,7 @@ static CUresult ask(cenote_pool *pool, struct device *other, struct peer_fence *
     CUresult result = device_visit(other);
     if (result)
         return device_is_lost(other, result) ? CUDA_SUCCESS : result;
-    if (atomic_load(&other->captures))
+    if (device_is_captured(other))
         result = CUDA_ERROR_NOT_READY;
     else if (f->covers < covers)
         result = record(pool, other, f);

@@ -66,7 +66,7 @@ void peer_uses_record(cenote_pool *pool, struct use *u)
     CUevent event;
     if (device_visit(lane->other))
         return;
-    if (!atomic_load(&lane->other->captures))
+    if (!device_is_captured(lane->other))
         event_of(pool, lane, u, &event);
     device_visit_end(lane->other);
 }
@@ -123,7 +123,7 @@ bool peer_uses_is_done(cenote_pool *pool, uint32_t use)
     CUresult visited = device_visit(other);
     lane->is_mute = visited != CUDA_ERROR_NOT_READY; /* its gate is shut for a moment */
     if (!visited) {
-        done = waited || (!atomic_load(&other->captures) && ask(pool, lane, use_of(pool, covering)));
+        done = waited || (!device_is_captured(other) && ask(pool, lane, use_of(pool, covering)));
         if (done)
             end_event(pool, lane, u);
         device_visit_end(other);
@@ -241,7 +241,7 @@ void peer_uses_name(cenote_pool *pool, uint32_t number, CUstream stream)
     tick freed = use ? use_of(pool, use)->freed : 0;
     lock_give(&pool->lock);
     if (entered && use && other && !device_visit(other)) {
-        if (!atomic_load(&other->captures) && !record_on(other, stream, false, &event))
+        if (!device_is_captured(other) && !record_on(other, stream, false, &event))
             give_event(pool, other, number, use, freed, event);
         device_visit_end(other);
     }
@@ -261,7 +261,7 @@ CUresult peer_uses_end(struct device *other, CUstream stream, bool whole, CUeven
     *end = NULL;
     if (result)
         return result;
-    if (whole && atomic_load(&other->captures))
+    if (whole && device_is_captured(other))
         result = CUDA_ERROR_NOT_READY;
     else
         result = record_on(other, stream, whole, end);

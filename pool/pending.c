@@ -141,7 +141,7 @@ static CUevent record(cenote_pool *pool, const struct lane *lane)
     struct device *d = pool->config.device;
     bool announced = touch_captures_are_announced();
     bool is_alive = announced ? !lane->ended && stream_is_alive(pool, lane->stream, lane->key) : lane_may_be_touched(pool, lane);
-    if (atomic_load(&d->captures) || !is_alive)
+    if (pool_is_capturing(pool) || !is_alive)
         return NULL;
     CUevent event;
     if (event_take(pool, &event))
@@ -238,7 +238,7 @@ static bool use_is_done(cenote_pool *pool, uint32_t use)
     lane->is_mute = true;
     if (u->freed <= lane->uses_done || u->freed <= lane->done || u->freed <= pool->store.pages.fences.whole)
         return true;
-    if (atomic_load(&pool->config.device->captures) || pool->life.lost)
+    if (pool_is_capturing(pool) || pool->life.lost)
         return false;
     uint32_t covering = use_covering(pool, use);
     covering = covering ? covering : make_covering(pool, lane, use);
@@ -378,7 +378,7 @@ static enum pending_wait waits_for(const cenote_pool *pool, uint32_t number, tic
         return PENDING_NOTHING;
     if (!lane->other)
         return lane->is_mute ? PENDING_NOTHING : PENDING_EVENT;
-    if (atomic_load(&lane->other->captures))
+    if (device_is_captured(lane->other))
         return PENDING_NOTHING;
     return lane->is_mute && !lane->end_is_near ? PENDING_DEVICE : PENDING_EVENT_OF_PEER;
 }

@@ -11,7 +11,7 @@
 /* While a capture is open a complete place is taken wherever it lies: a better one would take driver calls. */
 struct requester pool_requester(const cenote_pool *pool, const struct arena *a)
 {
-    bool may_unmap = atomic_load_explicit(&pool->config.device->captures, memory_order_relaxed) == 0;
+    bool may_unmap = !device_is_captured(pool->config.device);
     return (struct requester){.arena = a->number, .may_unmap = may_unmap, .anywhere = !may_unmap, .ordered = a->ordered};
 }
 

@@ -169,9 +169,15 @@ int      turn_begin(cenote_pool *pool);
 void     turn_end(cenote_pool *pool);
 CUresult turn_resume(cenote_pool *pool);
 CUresult events_query(cenote_pool *pool, tick needed);
-static inline bool pool_is_capturing(const cenote_pool *pool) { return atomic_load(&pool->config.device->captures) != 0; }
+static inline bool pool_is_capturing(const cenote_pool *pool)
+{
+    const struct device *d = pool->config.device;
+    return device_is_captured(d) && (!pool->life.ending || device_bars_end(d)); /* of a pool that ends nothing waits for captures elsewhere */
+}
 void     turn_pause(cenote_pool *pool);
 void     turn_go_on(cenote_pool *pool);
+bool     turn_go_over(const cenote_pool *pool, cenote_pool *other);
+void     turn_come_back(const cenote_pool *pool, cenote_pool *other);
 CUresult events_poll(cenote_pool *pool, tick needed);
 void     events_all_done(cenote_pool *pool, tick covers);
 CUresult events_fence(cenote_pool *pool, tick needed);
@@ -187,6 +193,13 @@ struct lanes_call lanes_call_names(uint64_t key, CUstream stream);
 void     lanes_call_ends(struct lanes_call outer);
 uint32_t lane_find(const cenote_pool *pool, uint64_t key, const struct device *other);
 uint32_t lane_for(cenote_pool *pool, CUstream stream, uint64_t key, struct device *other);
+uint32_t lane_find_anywhere(const cenote_pool *pool, uint64_t key);
+static inline bool lanes_have_captured(const cenote_pool *pool)
+{
+    return __builtin_expect(atomic_load_explicit(&pool->lanes.captured, memory_order_relaxed) != 0, 0);
+}
+void     lanes_meet_captured(cenote_pool *pool, uint64_t key, CUstream stream);
+uint32_t lane_when_captured(const cenote_pool *pool, uint64_t key, CUstream stream, const struct device *other);
 void     lane_hold(cenote_pool *pool, uint32_t lane);
 void     lane_drop(cenote_pool *pool, uint32_t lane);
 void     lane_join(cenote_pool *pool, struct arena *a, uint32_t lane);
@@ -244,7 +257,7 @@ void      wait_count(cenote_pool *pool, uint32_t looks);
 bool      wait_for_progress(cenote_pool *pool, tick limit, CUresult *result);
 CUresult wait_for_all(cenote_pool *pool);
 
-/* --- siblings.c: the other pools of the device. LOCKING: none held, and outside the turn: before
+/* --- siblings.c: the other pools of the device, in whichever of its contexts. LOCKING: none held, and outside the turn: before
    turn_begin, or, for siblings_poll and siblings_wait, between turn_pause and turn_go_on of a pool of that device. siblings_stir: the pool's lock */
 #define SIBLINGS_MAX 16             /* chosen: that many are waited for; what more there are give back what they have at once */
 struct siblings {

@@ -15,14 +15,15 @@ LOCK_OF_PROCESS struct lock pools_lock = LOCK_INITIALIZER(LOCK_POOLS);
 static cenote_pool *pools;                      /* open and closed ones */
 
 /*
- * The next open pool of the same device (NULL: of any) after `after` (NULL: the first), for what concerns the device as a whole: to be asked
- * until it answers NULL. A pool may be destroyed while a thread looks at it, but no other pool gets its structure before that thread has gone on.
+ * The next open pool of the same device, in whichever of its contexts (NULL: of any device) after `after` (NULL: the first), for what concerns the
+ * device as a whole: to be asked until it answers NULL. A pool may be destroyed while a thread looks at it, but no other pool gets its structure
+ * before that thread has gone on.
  */
 cenote_pool *pool_next_on_device(const cenote_pool *pool, cenote_pool *after)
 {
     lock_take(&pools_lock);
     cenote_pool *p = after ? after->list.next : pools;
-    while (p && (!p->life.open || (pool && p->config.device != pool->config.device)))
+    while (p && (!p->life.open || (pool && p->config.device->card != pool->config.device->card)))
         p = p->list.next;
     if (after)
         after->list.walkers--;

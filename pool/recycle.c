@@ -99,7 +99,7 @@ static bool empty_slot(cenote_pool *pool, struct region *r, uint32_t slot, bool 
 /* The addresses of a region that nothing uses go back to the driver. False: there is none, a capture is open, or the driver refuses. */
 bool recycle_oldest(cenote_pool *pool)
 {
-    if (atomic_load(&pool->config.device->captures))
+    if (pool_is_capturing(pool))
         return false;
     struct look look;
     uint32_t slots = 0;

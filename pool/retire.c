@@ -16,9 +16,7 @@
 static uint32_t hold_lane(cenote_pool *pool, uint64_t key)
 {
     lock_take(&pool->lock);
-    uint32_t lane = lane_find(pool, key, NULL);
-    for (int ordinal = 0; ordinal < DEVICES_MAX && !lane; ordinal++)
-        lane = pool->config.others[ordinal] ? lane_find(pool, key, pool->config.others[ordinal]) : 0;
+    uint32_t lane = lane_find_anywhere(pool, key);
     if (lane)
         lane_hold(pool, lane);
     lock_give(&pool->lock);
@@ -110,18 +108,71 @@ static int end_lane(cenote_pool *pool, uint32_t number, CUstream stream)
     return result ? refuse_end(pool, stream, result) : CENOTE_OK;
 }
 
+/* The lane is held. LOCKING: none, not inside. */
+static int end_held(cenote_pool *pool, uint32_t lane, CUstream stream)
+{
+    int error = end_lane(pool, lane, stream);
+    if (!error)
+        end_arenas(pool, lane);
+    return error;
+}
+
+/* 0: there is nothing to drop. LOCKING: none. */
+static void drop_lane(cenote_pool *pool, uint32_t lane)
+{
+    if (!lane)
+        return;
+    lock_take(&pool->lock);
+    lane_drop(pool, lane);
+    lock_give(&pool->lock);
+}
+
 /* LOCKING: none, not inside. */
 static int end_key(cenote_pool *pool, uint64_t key, CUstream stream)
 {
     uint32_t lane = hold_lane(pool, key);
+    int error = lane ? end_held(pool, lane, stream) : CENOTE_OK;
+    drop_lane(pool, lane);
+    return error;
+}
+
+/*
+ * Was the stream with that id the one that had the handle when it was captured? Where captures are announced nothing depends on it, for a fence
+ * covers both. LOCKING: none.
+ */
+static bool was_this_captured(cenote_pool *pool, uint32_t lane, uint64_t key)
+{
+    return touch_captures_are_announced() || key <= lane_of(pool, lane)->newest;
+}
+
+/*
+ * The handle is that of a younger stream: what had it in captures has ended without a word. What that freed and used waits as what others leave that
+ * end so; this stream is not taken for it.
+ */
+void stream_end_another(cenote_pool *pool, uint64_t key, CUstream stream)
+{
+    uint32_t lane = stream_key_is_id(key) ? hold_lane(pool, stream_key_while_captured(stream)) : 0, first;
     if (!lane)
-        return CENOTE_OK;
-    int error = end_lane(pool, lane, stream);
-    if (!error)
-        end_arenas(pool, lane);
+        return;
     lock_take(&pool->lock);
+    struct lane *captured = lane_of(pool, lane);
+    if (captured->newest && key > captured->newest && !captured->ended) {
+        lane_forget_key(pool, captured);
+        while ((first = captured->first_arena) && arena_of(pool, first)->is_known)
+            stream_forget(pool, arena_of(pool, first));
+    }
     lane_drop(pool, lane);
     lock_give(&pool->lock);
+}
+
+/* What the stream left in captures. LOCKING: as end_key. */
+static int end_captured(cenote_pool *pool, uint64_t key, CUstream stream)
+{
+    uint32_t lane = hold_lane(pool, stream_key_while_captured(stream));
+    int error = CENOTE_OK;
+    if (lane && was_this_captured(pool, lane, key))
+        error = end_held(pool, lane, stream);
+    drop_lane(pool, lane);
     return error;
 }
 
@@ -138,5 +189,5 @@ int cenote_stream_retire(cenote_pool *pool, cenote_stream stream)
     if (stream_key_is_captured(key))
         return refuse_captured(stream);
     error = end_key(pool, key, stream);
-    return error ? error : end_key(pool, stream_key_while_captured(stream), stream); /* what it left in a capture that it had joined */
+    return error ? error : end_captured(pool, key, stream);
 }

@@ -82,7 +82,24 @@ static void gather(struct climb *c)
         make_way(c);
 }
 
-/* Asks the program, then the other pools: without the turn, for the shortage function may free, trim, or allocate. True: the program freed some. */
+/*
+ * Can the request be served if the device has more left? Not if the pool's own limit refuses what would have to come from outside, nor if too much is
+ * live. LOCKING: none of the pool's; the turn or a pause.
+ */
+static bool may_others_help(const struct climb *c)
+{
+    cenote_pool *pool = c->pool;
+    lock_take(&pool->lock);
+    bool may = !sums_are_hopeless(pool, c->arena, c->request->bytes, c->siblings.live) &&
+               sums_missing(pool, c->arena, c->request->bytes) <= limits_allowance(pool);
+    lock_give(&pool->lock);
+    return may;
+}
+
+/*
+ * Asks the program, then the other pools if they can help: without the turn, for the shortage function may free, trim, or allocate. True: the program
+ * freed some.
+ */
 static bool ask_others(struct climb *c)
 {
     cenote_pool *pool = c->pool;
@@ -91,8 +108,9 @@ static bool ask_others(struct climb *c)
     if ((c->driver = turn_resume(pool)))
         return false;
     turn_pause(pool);
-    siblings_poll(&c->siblings, pool, &came);
-    siblings_look(&c->siblings, pool); /* what they have now may still come back */
+    siblings_look(&c->siblings, pool);
+    if (may_others_help(c))
+        siblings_poll(&c->siblings, pool, &came); /* what they have then may still come back */
     turn_go_on(pool);
     return freed;
 }
@@ -197,7 +215,7 @@ static bool another_round(struct climb *c)
         return false;
     if (c->rounds > 1)
         wait_for_rest(c->pool, AWAIT_EVENTS, (uint32_t)c->rounds, &c->driver);
-    if (c->siblings.pools) {
+    if (c->siblings.pools && may_others_help(c)) {
         turn_pause(c->pool);
         siblings_poll(&c->siblings, c->pool, &came);
         turn_go_on(c->pool);
@@ -209,7 +227,7 @@ static bool another_round(struct climb *c)
 /* Places take pages that are smaller than what may come there. */
 static bool may_split(const struct climb *c)
 {
-    return pages_have_sizes(&c->pool->store.pages) && provider_moves_pages(c->pool, c->arena) && !atomic_load(&c->pool->config.device->captures);
+    return pages_have_sizes(&c->pool->store.pages) && provider_moves_pages(c->pool, c->arena) && !pool_is_capturing(c->pool);
 }
 
 /* Goes one rung up, and does its work. If the request is hopeless, asks only the program, siblings and groups that lend. False: no rung is left. */

@@ -1,5 +1,5 @@
 /*
- * siblings.c: what the other pools of a device can give to an allocation that is short of memory.
+ * siblings.c: what the other pools of a device, in whichever of its contexts, can give to an allocation that is short of memory.
  *
  * Each gives back what it has free as soon as the device is done with it; if the driver takes no more mappings (rule 18), old aliases as well. A pool
  * that is short looks at all of them between two looks at itself and waits for none, so that of all that may come back the first serves it (rule
@@ -64,17 +64,29 @@ static struct sibling *sibling_of(struct siblings *s, cenote_pool *other)
     return sibling;
 }
 
-static enum awaited poll(struct siblings *s, cenote_pool *other, bool *came)
+/* Functions of the program would be called without the turn, and another context may end then: what came from them stays there. */
+static uint64_t trim(const cenote_pool *pool, cenote_pool *other)
+{
+    if (pool->config.device == other->config.device)
+        return trim_free(other);
+    trim_flush(other);
+    return trim_without_sources(other, 0, UINT64_MAX);
+}
+
+static enum awaited poll(struct siblings *s, const cenote_pool *pool, cenote_pool *other, bool *came)
 {
     struct sibling *sibling = sibling_of(s, other);
     CUresult result;
-    turn_go_on(other);
+    if (sibling)
+        sibling->awaited = AWAIT_NOTHING;
+    if (!turn_go_over(pool, other))
+        return AWAIT_NOTHING;
     enum awaited awaited = wait_look(other, sibling ? sibling->limit : 0, &result);
     if (!result && (!sibling || wait_came(other, &sibling->seen)))
-        *came |= trim_free(other) != 0;
+        *came |= trim(pool, other) != 0;
     if (!result && s->unmap)
         *came |= aliases_drop(other);
-    turn_pause(other);
+    turn_come_back(pool, other);
     if (sibling)
         sibling->awaited = awaited;
     return awaited;
@@ -90,7 +102,7 @@ enum awaited siblings_poll(struct siblings *s, const cenote_pool *pool, bool *ca
     for (cenote_pool *other = NULL; (other = pool_next_on_device(pool, other));) {
         if (other == pool)
             continue;
-        enum awaited awaited = poll(s, other, came);
+        enum awaited awaited = poll(s, pool, other, came);
         last = awaited > last ? awaited : last;
     }
     siblings_look(s, pool);
@@ -106,9 +118,10 @@ bool siblings_wait(const struct siblings *s, const cenote_pool *pool, enum await
             CUresult result;
             if (s->each[i].pool != other || s->each[i].awaited != awaited)
                 continue;
-            turn_go_on(other);
+            if (other->config.device != pool->config.device || !turn_go_over(pool, other))
+                continue; /* a wait lets go of the turn, and another context may end then */
             waited |= wait_for_rest(other, awaited, 0, &result);
-            turn_pause(other);
+            turn_come_back(pool, other);
         }
     return waited;
 }

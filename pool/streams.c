@@ -178,6 +178,12 @@ bool stream_key_is_captured(uint64_t key)
     return key >> CAPTURED_SHIFT == KEY_CAPTURED >> CAPTURED_SHIFT;
 }
 
+/* The driver's, of a created stream. */
+bool stream_key_is_id(uint64_t key)
+{
+    return key >> KIND_SHIFT == 0;
+}
+
 bool stream_is_unnamed(uint64_t key)
 {
     return key >> KIND_SHIFT == KEY_LEGACY >> KIND_SHIFT && key & ~(KEY_KIND | KEY_DEVICE);

@@ -40,6 +40,7 @@ struct streams {
 #define STREAM_KEY_LEGACY (1ull << STREAM_KIND_SHIFT)
 bool stream_key_is_handle(uint64_t key);
 bool stream_key_is_captured(uint64_t key);
+bool stream_key_is_id(uint64_t key);
 uint64_t stream_key_while_captured(CUstream stream);    /* unless the capture was announced for this stream */
 bool stream_is_unnamed(uint64_t key);
 uint64_t stream_key_of_thread(void);
@@ -50,6 +51,9 @@ int stream_check_named(cenote_pool *pool, CUstream stream, uint64_t key, const s
 int stream_check_own(cenote_pool *pool, CUstream stream, uint64_t key);
 bool stream_is_immortal(cenote_pool *pool, CUstream stream, uint64_t key);
 bool stream_is_alive(cenote_pool *pool, CUstream stream, uint64_t key);
+
+/* --- retire.c. LOCKING: none held, not inside */
+void stream_end_another(cenote_pool *pool, uint64_t key, CUstream stream);
 
 /* --- arenas.c: the arena of a stream. LOCKING: the pool's lock */
 struct arena *stream_arena(cenote_pool *pool, uint32_t group, uint64_t key);

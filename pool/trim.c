@@ -192,7 +192,7 @@ static bool release_leavers(cenote_pool *pool, bool segments, const struct pick 
 {
     bool going = true;
     for (uint32_t i = 0; i < count; i++) {
-        if (atomic_load(&pool->config.device->captures)) {
+        if (pool_is_capturing(pool)) {
             stay(pool, picks + i, count - i);
             return false;
         }
@@ -212,7 +212,7 @@ static uint64_t trim_kind(cenote_pool *pool, const struct leave *leave, bool seg
     struct pick few[BATCH], *picks = few;
     uint32_t room = BATCH, most, count;
     uint64_t sum = 0;
-    while (!atomic_load(&pool->config.device->captures) && (most = most_leavers(pool, leave, segments)) &&
+    while (!pool_is_capturing(pool) && (most = most_leavers(pool, leave, segments)) &&
            (count = pick_leavers(pool, leave, segments, picks, most < room ? most : room)) &&
            release_leavers(pool, segments, picks, count, &sum) && count == room)
         if (picks == few && (picks = memory_map(most * sizeof *picks)))
@@ -234,10 +234,10 @@ uint64_t trim_other_size(cenote_pool *pool, uint32_t shift, uint64_t bytes)
 /* Complete free segments go back, and what the driver's pool still holds of them. Nothing during a capture. */
 uint64_t trim_segments(cenote_pool *pool)
 {
-    if (atomic_load(&pool->config.device->captures))
+    if (pool_is_capturing(pool))
         return 0;
     uint64_t bytes = trim_kind(pool, &(struct leave){.latest = UINT64_MAX}, true);
-    if (pool->config.driver_pool && !atomic_load(&pool->config.device->captures))
+    if (pool->config.driver_pool && !pool_is_capturing(pool))
         pool->config.device->driver->cuMemPoolTrimTo(pool->config.driver_pool, 0);
     return bytes;
 }
@@ -245,7 +245,7 @@ uint64_t trim_segments(cenote_pool *pool)
 /* Pages mapped nowhere go back: an allocation that failed has no use for those it had created. */
 void trim_spares(cenote_pool *pool)
 {
-    while (!atomic_load(&pool->config.device->captures)) {
+    while (!pool_is_capturing(pool)) {
         lock_take(&pool->lock);
         uint32_t page = pool->store.pages.spare;
         if (page && !fence_has_passed(&pool->store.pages.fences, page_of(&pool->store.pages, page)->freed, page_of(&pool->store.pages, page)->arena))
@@ -315,7 +315,7 @@ void trim_orphans(cenote_pool *pool)
         uint32_t page = 0;
         lock_take(&pool->lock);
         pool_settle(pool);
-        struct arena *a = atomic_load(&pool->config.device->captures) ? NULL : idle_take_orphan(pool);
+        struct arena *a = pool_is_capturing(pool) ? NULL : idle_take_orphan(pool);
         if (a && !(page = leave_segment(pool, a)) && !arena_has_regions(a))
             idle_forget(pool, a);
         else if (a)
@@ -329,10 +329,10 @@ void trim_orphans(cenote_pool *pool)
 /* LOCKING: as for trim_to. */
 static uint64_t trim_what(cenote_pool *pool, const struct leave *leave)
 {
-    if (atomic_load(&pool->config.device->captures))
+    if (pool_is_capturing(pool))
         return 0;
     uint64_t bytes = trim_kind(pool, leave, true);
-    if (atomic_load(&pool->config.device->captures)) /* begun while a source had a segment back */
+    if (pool_is_capturing(pool)) /* begun while a source had a segment back */
         return bytes;
     bytes += trim_kind(pool, leave, false);
     if (leave->skip_sources && !bytes) /* nothing has become empty */
@@ -420,6 +420,6 @@ void trim_group(cenote_pool *pool, const cenote_group *group)
         struct leave leave = {.latest = UINT64_MAX, .only_arena = number};
         bytes += trim_kind(pool, &leave, true) + trim_kind(pool, &leave, false);
     }
-    if (bytes && pool->config.driver_pool && !atomic_load(&pool->config.device->captures))
+    if (bytes && pool->config.driver_pool && !pool_is_capturing(pool))
         pool->config.device->driver->cuMemPoolTrimTo(pool->config.driver_pool, 0);
 }

@@ -54,9 +54,32 @@ void turn_pause(cenote_pool *pool)
     device_wait_begin(pool->config.device);
 }
 
-/* The turn of the pool, by a thread that paused with this one or another of the same device. */
+/* The turn of the pool, by a thread that paused with this one or another of the same context. */
 void turn_go_on(cenote_pool *pool)
 {
     device_wait_end(pool->config.device);
     lock_take(&pool->turn);
+}
+
+/*
+ * The turn of another pool of the device, by a thread that paused with its own. That pool may be in another context, which is current then. It is
+ * open as long as the thread has its turn; without that, its caller may end the context at any time. False: the thread pauses still. That pool was
+ * destroyed, or has done nothing yet, its context is lost, or the driver refuses to make it current.
+ */
+bool turn_go_over(const cenote_pool *pool, cenote_pool *other)
+{
+    turn_go_on(other);
+    bool is_elsewhere = pool->config.device != other->config.device;
+    if (other->life.open && (!is_elsewhere || (!other->life.lost && !device_go_over(other->config.device))))
+        return true;
+    turn_pause(other);
+    return false;
+}
+
+/* Gives the other pool's turn back: the thread pauses as before. */
+void turn_come_back(const cenote_pool *pool, cenote_pool *other)
+{
+    if (pool->config.device != other->config.device)
+        device_come_back(other->config.device);
+    turn_pause(other);
 }

@@ -103,12 +103,15 @@ static void drop_view(uint32_t number)
     idle++;
 }
 
-/* CUDA_ERROR_NOT_READY: a capture is open, nothing may be taken down (rule 5). Otherwise none begins before the caller leaves. LOCKING: inside. */
+/*
+ * CUDA_ERROR_NOT_READY: a capture is open, nothing may be taken down (rule 5) but what has to go with its context. Otherwise none begins before the
+ * caller leaves. LOCKING: inside.
+ */
 static CUresult settle(struct device *device, bool in_use)
 {
     bool whole;
     CUresult result = in_use ? device_wait(device, &whole) : CUDA_SUCCESS;
-    return !result && atomic_load(&device->captures) ? CUDA_ERROR_NOT_READY : result;
+    return !result && device_bars_end(device) ? CUDA_ERROR_NOT_READY : result;
 }
 
 /* The driver takes it back, step by step: memory, then addresses. LOCKING: inside the device; the view is this thread's. */

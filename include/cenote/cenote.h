@@ -167,7 +167,8 @@ CENOTE_API int cenote_pool_create(int device, const cenote_options *options, cen
 
 /*
  * As cenote_pool_create, in a context (CUcontext) that the caller keeps: one that it has made itself, or the primary one. cenote retains and
- * releases nothing: the context must live until the pool is destroyed. Blocks are taken on streams of this context, and a default stream is that of
+ * releases nothing: the context must live until the pool is destroyed. Pools in all contexts of a device share its memory: one that is short has
+ * what the others do not use. Blocks are taken on streams of this context, and a default stream is that of
  * the context that is current, which has to be this one.
  */
 CENOTE_API int cenote_pool_create_in(cenote_context context, const cenote_options *options, cenote_pool **pool, size_t size);
@@ -176,7 +177,8 @@ CENOTE_API int cenote_pool_create_in(cenote_context context, const cenote_option
 /*
  * Gives everything back. CENOTE_BUSY, and nothing happens, while blocks are live, groups exist, memory is pinned, a capture is open, or
  * another thread still allocates, frees or destroys the pool; and if streams that may have been destroyed used memory of it, see
- * cenote_stream_retire.
+ * cenote_stream_retire. Captures count that are open on any pool of the device; where the caller keeps the context (cenote_pool_create_in), those on
+ * pools in that context, because it may have to end.
  */
 CENOTE_API int cenote_pool_destroy(cenote_pool *pool);
 
@@ -387,7 +389,8 @@ CENOTE_API int cenote_alloc_at(cenote_pool *pool, cenote_group *group, void *add
  * private. Say so before cuStreamBeginCapture, and end it after cuStreamEndCapture. The legacy default stream is CENOTE_INVALID: CUDA
  * does not capture it. Blocks freed meanwhile are reused inside the capture only in the order of their stream. For other streams that
  * join the capture use cenote_group_alloc.
- * While any capture is open on the device nothing is unmapped or given back and the device is not waited for. It is told for one device: if streams
+ * While any capture is open on the device, in whichever context, nothing is unmapped or given back and the device is not waited for, but for
+ * a pool that ends in a context that its caller keeps. It is told for one device: if streams
  * of other devices will join the capture, begin and end it for one of them on each, with a group of a pool of that device; or a pool
  * there may end the capture. On drivers before CUDA 12.5 this call may wait until another thread's wait for the device is over.
  */

@@ -136,7 +136,7 @@ CUresult region_map(struct device *d, const struct region *r, uint32_t slot, CUm
 {
     CUresult result = d->driver->cuMemMap(region_slot_at(r, slot), region_page_bytes(r, slot), 0, page, 0);
     if (!result)
-        atomic_fetch_add_explicit(&d->mappings, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&d->card->mappings, 1, memory_order_relaxed);
     return result;
 }
 
@@ -144,7 +144,7 @@ CUresult region_unmap(struct device *d, const struct region *r, uint32_t slot)
 {
     CUresult result = d->driver->cuMemUnmap(region_slot_at(r, slot), region_page_bytes(r, slot));
     if (!result)
-        atomic_fetch_sub_explicit(&d->mappings, 1, memory_order_relaxed);
+        atomic_fetch_sub_explicit(&d->card->mappings, 1, memory_order_relaxed);
     return result;
 }
 

@@ -65,7 +65,7 @@ static uint64_t give_ripe(cenote_pool *pool, uint64_t bytes)
 bool decay_go(cenote_pool *pool, uint64_t most)
 {
     struct decay *d = &pool->policy.decay;
-    if (!pool->config.options.decay_ms || pool->life.lost || atomic_load(&pool->config.device->captures))
+    if (!pool->config.options.decay_ms || pool->life.lost || pool_is_capturing(pool))
         return false;
     uint64_t now = pool_now(pool);
     if (now < atomic_load(&d->due))
@@ -89,7 +89,7 @@ bool decay_go(cenote_pool *pool, uint64_t most)
 /* The same for a thread that has not the turn, unless another has it. LOCKING: none; not inside. */
 bool decay_tend(cenote_pool *pool, uint64_t most)
 {
-    if (!pool->config.options.decay_ms || !device_context(pool->config.device) || atomic_load(&pool->config.device->captures) ||
+    if (!pool->config.options.decay_ms || !device_context(pool->config.device) || pool_is_capturing(pool) ||
         pool_now(pool) < atomic_load(&pool->policy.decay.due))
         return false;
     bool more = false, entered = device_enter(pool->config.device) == CUDA_SUCCESS;

@@ -73,7 +73,7 @@ int cenote_pool_trim(cenote_pool *pool, uint64_t keep_bytes, unsigned flags)
         return error;
     if (flags & ~(CENOTE_TRIM_WAIT | CENOTE_TRIM_PERIODIC | CENOTE_TRIM_DEFERRED) || (flags & CENOTE_TRIM_PERIODIC && flags & CENOTE_TRIM_DEFERRED))
         return error_set(CENOTE_INVALID, 0, "flags %#x: CENOTE_TRIM_WAIT with one of CENOTE_TRIM_PERIODIC and CENOTE_TRIM_DEFERRED are known", flags);
-    if (flags & CENOTE_TRIM_DEFERRED && (!atomic_load(&pool->policy.churn.deferred) || atomic_load(&pool->config.device->captures)))
+    if (flags & CENOTE_TRIM_DEFERRED && (!atomic_load(&pool->policy.churn.deferred) || pool_is_capturing(pool)))
         return CENOTE_OK;
     if (flags & CENOTE_TRIM_WAIT)
         share_sweep(); /* what other processes shared and this one does not need any more */

@@ -269,9 +269,9 @@ static void gather(cenote_pool *pool, uint64_t bytes, struct facts *f, struct pr
 {
     *f = (struct facts){.bytes = bytes, .device = pool->config.device->ordinal, .user = pool->report.user[0] ? pool->report.user : "cenote",
                         .capacity = pool->config.device->capacity, .left = FACTS_UNKNOWN,
-                        .before = pool->config.device->before, .own = FACTS_UNKNOWN};
+                        .before = pool->config.device->card->before, .own = FACTS_UNKNOWN};
     f->gap = driver_is_exiting() ? FACTS_EXITING : pool->life.lost ? FACTS_LOST : FACTS_WHOLE;
-    f->capturing = atomic_load(&pool->config.device->captures) != 0;
+    f->capturing = device_is_captured(pool->config.device);
     f->moment = (cenote_moment){.bytes = bytes, .phase = cenote_phase_now(), .keeps_history = -1};
     look_at_pools(pool, f);
     f->ours = f->reserved + f->elsewhere;

@@ -181,7 +181,7 @@ static bool is_queued(pthread_rwlock_t *lock)
 static bool is_under_way(struct stall *s)
 {
     for (int i = 0; i < PATIENCE; i++) {
-        if (atomic_load(&s->announced) || is_queued(&s->pool->config.device->gate) || is_queued(&s->pool->config.device->quiet))
+        if (atomic_load(&s->announced) || is_queued(&s->pool->config.device->card->gate) || is_queued(&s->pool->config.device->card->quiet))
             return true;
         sleep_a_little();
     }
@@ -395,7 +395,7 @@ static void begin_unannounced(struct stall *s)
 static bool careful_is_under_way(struct stall *s)
 {
     for (int i = 0; i < PATIENCE; i++) {
-        if (atomic_load(&careful_is_open) || is_queued(&s->pool->config.device->gate) || is_queued(&s->pool->config.device->quiet))
+        if (atomic_load(&careful_is_open) || is_queued(&s->pool->config.device->card->gate) || is_queued(&s->pool->config.device->card->quiet))
             return true;
         sleep_a_little();
     }

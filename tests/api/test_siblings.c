@@ -242,4 +242,57 @@ CASE(a_pool_that_never_rests)
     scene_close(&scene);
 }
 
+/* A pool of 64 MiB at most whose 40 MiB are free, and stay where they are: another stream has no use for them. */
+static void *fill_limit(struct scene *scene)
+{
+    void *pinned = NULL;
+    DONE(cenote_pool_set_limit(scene->pool, 64 * MIB));
+    REQUIRE(!cenote_alloc(scene->pool, 40 * MIB, scene->stream[A], &pinned));
+    DONE(cenote_pin(pinned, 40 * MIB));
+    DONE(cenote_free(pinned));
+    return pinned;
+}
+
+/* Memory of others is of no use to a request that the pool's own limit refuses, whether the device has enough left or not. */
+CASE(a_limit_that_refuses_empties_no_other_pool)
+{
+    for (int full = 0; full < 2; full++) {
+        struct scene scene;
+        void *none, *block;
+        scene_open(&scene, 256 * MIB);
+        cenote_pool *other = make_pool();
+        void *pinned = fill_limit(&scene);
+        leave_behind(other, (full ? 210 : 100) * MIB, scene.stream[B], 0);
+        DONE(cuCtxSynchronize());
+        EXPECT_EQ(cenote_alloc(scene.pool, 40 * MIB, scene.stream[C], &none), CENOTE_OUT_OF_MEMORY);  /* beside the pages that stay */
+        EXPECT_EQ(cenote_alloc(scene.pool, 100 * MIB, scene.stream[C], &none), CENOTE_OUT_OF_MEMORY); /* alone */
+        EXPECT_EQ(scene_stats(other).pages_released, 0);
+        EXPECT_EQ(cenote_alloc(scene.pool, 22 * MIB, scene.stream[C], &block), CENOTE_OK); /* the limit allows it */
+        EXPECT_EQ(scene_stats(other).pages_released != 0, full);
+        DONE(cenote_free(block));
+        DONE(cenote_unpin(pinned, 40 * MIB));
+        DONE(cenote_pool_destroy(other));
+        scene_close(&scene);
+    }
+}
+
+/* Nor is it to one for which too much is live, here and there. */
+CASE(what_is_live_leaves_no_room)
+{
+    struct scene scene;
+    void *none, *live[2];
+    scene_open(&scene, 256 * MIB);
+    cenote_pool *other = make_pool();
+    DONE(cenote_alloc(scene.pool, 60 * MIB, scene.stream[A], &live[0]));
+    DONE(cenote_alloc(other, 60 * MIB, scene.stream[A], &live[1]));
+    leave_behind(other, 100 * MIB, scene.stream[B], 0);
+    DONE(cuCtxSynchronize());
+    EXPECT_EQ(cenote_alloc(scene.pool, 140 * MIB, scene.stream[C], &none), CENOTE_OUT_OF_MEMORY);
+    EXPECT_EQ(scene_stats(other).pages_released, 0);
+    DONE(cenote_free(live[0]));
+    DONE(cenote_free(live[1]));
+    DONE(cenote_pool_destroy(other));
+    scene_close(&scene);
+}
+
 SCENES_MAIN("siblings")

@@ -54,6 +54,29 @@ CASE(streams_of_two_devices)
     close_peers(&p);
 }
 
+/* A stream that is captured has the key that it has outside: what it used and freed in a capture needs no call that names it. */
+CASE(what_a_captured_stream_used_and_took)
+{
+    struct scene scene;
+    struct held used, next;
+    CUgraph graph;
+    void *taken;
+    open_strict(&scene, true);
+    REQUIRE(held_take(&used, scene.pool, 20 * MIB, scene.stream[A]));
+    order(scene.stream[A], scene.stream[B]);
+    held_linger(&used, scene.stream[B]);
+    DONE(cuStreamBeginCapture(scene.stream[B], CU_STREAM_CAPTURE_MODE_GLOBAL));
+    DONE(cenote_use(used.at, scene.stream[B]));
+    DONE(cenote_free(used.at));
+    REQUIRE(!cenote_alloc(scene.pool, 20 * MIB, scene.stream[B], &taken));
+    DONE(cenote_free(taken));
+    DONE(cuStreamEndCapture(scene.stream[B], &graph));
+    DONE(cuGraphDestroy(graph));
+    REQUIRE(held_take(&next, scene.pool, 60 * MIB, scene.stream[C]));
+    held_give(&next);
+    close_strict(&scene);
+}
+
 /* Streams of both devices were retired while captures were announced: what they left waits until the last careful pool is gone. */
 CASE(streams_that_ended_before_the_first_careful_pool)
 {

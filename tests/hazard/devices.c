@@ -356,8 +356,8 @@ static int shut_the_other_gate(cenote_pool *pool, size_t bytes, void *arg)
     pthread_create(&shut->inside, NULL, stay_inside, &shut->stay);
     sem_wait(&shut->stay.entered);
     pthread_create(&shut->announcing, NULL, announce, shut->stay.device);
-    while (!pthread_rwlock_tryrdlock(&shut->stay.device->gate)) /* until the announcement has come to it */
-        pthread_rwlock_unlock(&shut->stay.device->gate);
+    while (!pthread_rwlock_tryrdlock(&shut->stay.device->card->gate)) /* until the announcement has come to it */
+        pthread_rwlock_unlock(&shut->stay.device->card->gate);
     shut->allocating = gettid();
     pthread_create(&shut->opening, NULL, open_again, shut);
     return 0;

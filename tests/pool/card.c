@@ -5,7 +5,7 @@
 
 #define RESERVED_BASE 0x7f5000000000ull
 
-struct card card;
+struct made_card card;
 
 void card_open(uint64_t page_bytes)
 {
@@ -180,4 +180,5 @@ static const struct driver card_driver = {
     .cuMemSetAccess = entry_grant,
 };
 
-struct device card_device = {.driver = &card_driver, .ordinal = 3};
+static struct card all_contexts;
+struct device card_device = {.driver = &card_driver, .card = &all_contexts, .ordinal = 3};

@@ -16,7 +16,7 @@ struct card_mapping {
     bool access;
 };
 
-struct card {
+struct made_card {
     bool     created[CARD_PAGES];           /* by handle, from 1 */
     struct card_mapping mappings[CARD_MAPPINGS];
     uint64_t page_bytes;
@@ -28,7 +28,7 @@ struct card {
     uint32_t creates, maps, unmaps, grants; /* calls that succeeded since card_open */
 };
 
-extern struct card card;
+extern struct made_card card;
 extern struct device card_device;           /* its driver is this one */
 
 void card_open(uint64_t page_bytes);

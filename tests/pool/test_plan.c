@@ -11,7 +11,8 @@
 #define ALL UINT64_MAX
 
 static cenote_pool    pool;
-static struct device  card;
+static struct card    card;
+static struct device  device;
 static struct arena   arena;
 static struct request request;
 static struct climb   climb;
@@ -21,8 +22,9 @@ static void open_pool(void)
     open_all();
     memset(&pool, 0, sizeof pool);
     memset(&card, 0, sizeof card);
+    device = (struct device){.card = &card};
     arena = (struct arena){.number = 1, .stream = 1};
-    pool.config.device = &card;
+    pool.config.device = &device;
     pool.config.provider = CENOTE_VMM;
     pool.config.options.order = 1;
     pool.config.options.harvest_budget = -1;

@@ -108,6 +108,26 @@ enum outcome experiment_capture_status(struct card *card)
     return answer || ended ? card_failed(card, answer ? "cuStreamIsCapturing" : "cuStreamEndCapture", answer ? answer : ended) : HOLDS;
 }
 
+enum outcome experiment_capture_stream(struct card *card)
+{
+    unsigned long long id;
+    CUstreamCaptureMode mode;
+    CUstream made = NULL;
+    CUresult ended;
+    if (!card->d->cuStreamGetId) {
+        card_note(card, "streams have no ids before CUDA 12.0");
+        return ABSENT;
+    }
+    TRY(begin(card, &mode));
+    CUresult answer = card->more.cuStreamCreate(&made, CU_STREAM_NON_BLOCKING);
+    if (!answer)
+        answer = card->d->cuStreamGetId(made, &id);
+    if (made && !answer)
+        answer = card->more.cuStreamDestroy(made);
+    TRY(end(card, &mode, &ended));
+    return answer || ended ? card_failed(card, answer ? "making a stream" : "cuStreamEndCapture", answer ? answer : ended) : HOLDS;
+}
+
 enum outcome experiment_capture_id(struct card *card)
 {
     unsigned long long id;

@@ -128,6 +128,24 @@ enum outcome experiment_stream_ids(struct card *card)
     return HOLDS;
 }
 
+enum outcome experiment_stream_ids_rise(struct card *card)
+{
+    unsigned long long id, before = 0;
+    CUstream handle;
+    if (!card->d->cuStreamGetId)
+        return absent(card, "no ids of streams before CUDA 12.0");
+    for (unsigned i = 0; i < IDS; i++, before = id) {
+        TRY(card->more.cuStreamCreate(&handle, CU_STREAM_NON_BLOCKING));
+        TRY(card->d->cuStreamGetId(handle, &id));
+        TRY(card->more.cuStreamDestroy(handle));
+        if (id > before)
+            continue;
+        card_note(card, "a stream had the id %llu, and the next one %llu", before, id);
+        return FAILS;
+    }
+    return HOLDS;
+}
+
 /*
  * --- aliases: a kernel writes at `at`, and a kernel reads at `at + size`, where the same page is mapped. The reader has read the old words there
  * before, so that a cache of the card may still have them.
