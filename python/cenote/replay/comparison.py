@@ -17,7 +17,7 @@ from cenote import places
 from cenote.base import quantity
 from cenote.base.mistake import Mistake
 from cenote.base.progress import Bar
-from cenote.launch import command_line, environment, run
+from cenote.launch import command_line, environment, python, run
 from cenote.launch.environment import Wish
 from cenote.replay import recorded, report, trace_file
 from cenote.replay.trace_file import Trace
@@ -77,10 +77,7 @@ class Worker:
         variables = environment.prepare(wish, old, preload)
         if not places.is_installed():
             variables["CENOTE_BUILD"] = places.build_folder()
-        # python -c puts the current folder first on its path. The program takes it out, because other users may be able to write there.
-        program = (f"import sys; sys.path = [{os.path.dirname(places.HERE)!r}, *filter(None, sys.path)]; "
-                   "from cenote.replay import player; sys.exit(player.main())")
-        self.process = subprocess.Popen([sys.executable, "-c", program, allocator], env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        self.process = subprocess.Popen(python.of_ours("cenote.replay.player", allocator), env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         stderr=self.log, text=True)
 
     def receive(self) -> dict[str, Any]:
