@@ -4,6 +4,7 @@ import ast
 import ctypes
 import os
 import pathlib
+import platform
 import shutil
 import stat
 import subprocess
@@ -215,6 +216,30 @@ class TestTheAdapter:
         made.symlink_to(pretended / "planted")
         (pretended / "planted").write_text("planted\n")
         assert content(adapter.opened(TORCH)) == "library\n" and (pretended / "planted").read_text() == "planted\n"
+
+    def test_a_library_that_does_not_load_is_made_once_more(self, pretended, monkeypatch):  # noqa: F811
+        """As one that a full disk has cut off, or that a machine of another architecture has left under an old name."""
+        def load(library):
+            if os.pread(library.descriptor, 99, 0) != b"library\n" or never:
+                raise OSError("invalid ELF header")
+            os.close(library.descriptor)
+            return library.path
+        never = []
+        monkeypatch.setattr(adapter, "load", load)
+        made = pathlib.Path(adapter.make(TORCH))
+        made.write_text("cut off")
+        path, library = adapter.loaded(TORCH, print)
+        assert path == library == str(made) and made.read_text() == "library\n"
+        assert len((pretended / "log").read_text().splitlines()) == 2
+        never.append(1)
+        with pytest.raises(adapter.NotMade, match="invalid ELF header"):
+            adapter.loaded(TORCH, print)
+        assert len((pretended / "log").read_text().splitlines()) == 3  # not for ever
+
+    def test_two_architectures_share_a_cache(self, pretended, monkeypatch):  # noqa: F811
+        first = adapter.make(TORCH)
+        monkeypatch.setattr(platform, "machine", lambda: "another")
+        assert os.path.dirname(adapter.make(TORCH)) != os.path.dirname(first)
 
     def test_nor_does_it_serve_where_there_is_no_compiler(self, pretended, monkeypatch):  # noqa: F811
         pathlib.Path(adapter.make(TORCH)).chmod(0o666)
