@@ -15,7 +15,7 @@ from typing import Any, Callable, NamedTuple, Optional, Sequence
 
 from cenote import places
 from cenote.base import quantity
-from cenote.base.mistake import Mistake
+from cenote.base.mistake import Mistake, visible
 from cenote.base.progress import Bar
 from cenote.launch import command_line, environment, python, run
 from cenote.launch.environment import Wish
@@ -364,10 +364,10 @@ def main(arguments: Sequence[str]) -> int:
     except (Mistake, places.NotBuilt) as mistake:
         made.error(str(mistake))
     except Failed as problem:
-        print(f"cenote replay: {problem}", file=sys.stderr)
+        print(f"cenote replay: {visible(str(problem))}", file=sys.stderr)
         return FAILED
     except OSError as problem:
-        print(f"cenote replay: {problem.strerror or problem}{': ' + str(problem.filename) if problem.filename else ''}", file=sys.stderr)
+        print(f"cenote replay: {problem.strerror or problem}{': ' + visible(str(problem.filename)) if problem.filename else ''}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         return 130
