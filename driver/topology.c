@@ -30,7 +30,7 @@ static bool load(hwloc_topology_t hwloc, const char *xml)
 struct topology *topology_open(const char *xml, char *why, size_t room)
 {
     if (rights_forbid("HWLOC_")) { /* it may name a plug-in, which hwloc would run with rights that the caller does not have */
-        snprintf(why, room, "the program has other rights than its caller, whose environment has a variable of hwloc's (HWLOC_...): unset it");
+        snprintf(why, room, "the program has other rights than its caller, who has set a variable of hwloc's (HWLOC_...): unset it");
         return NULL;
     }
     struct topology *t = calloc(1, sizeof(*t));

@@ -430,7 +430,8 @@ static bool join(char *trouble, size_t room)
 {
     struct stat status;
     here.next = 0;
-    bool entered = open_file(&status, O_CREAT) ? enter(&status, trouble, room) : refuse(trouble, room, "its file cannot be opened, or other users can change it: remove it, or give the machine another name");
+    static const char closed[] = "its file cannot be opened, or other users can change it: remove it, or give the machine another name";
+    bool entered = open_file(&status, O_CREAT) ? enter(&status, trouble, room) : refuse(trouble, room, closed);
     if (!entered) {
         put_away();
         return false;

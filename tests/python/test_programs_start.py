@@ -43,7 +43,6 @@ ELSEWHERE = {
     "examples/dry/pipeline_schedules.py": "tests/python/test_ranks.py",
     "examples/dry/titan_llama.py": "tests/python/test_frameworks.py",
     "examples/dry/torchvision_loop.py": "tests/python/test_dry_run.py",
-    "examples/libraries/cupy_allocator.py": "tests/python/test_libraries.py",
     "tools/check/run": "Makefile",
     "tools/completion/write": "tests/python/test_completion.py",
     "tools/setup": "Makefile",
@@ -60,7 +59,7 @@ NOT = {
     "bench/reach/clients/": "needs the libraries that bench/reach/build_... makes",
     "bench/reach/jax_lengths.py": "needs JAX",
     "examples/dry/": "trains a model for many seconds: tools/answers runs those whose verdict docs/dry-run.md shows",
-    "examples/libraries/": "needs a library that the test of its neighbour tries",
+    "examples/libraries/": "tests/python/test_libraries.py starts all that lie there",
     "examples/pinned.py": "needs jemalloc loaded early: docs/host-memory.md",
     "examples/questions/": "tools/answers runs it for the page that shows its output",
     "examples/torch/": "trains a large model: `make table`",
@@ -76,15 +75,15 @@ NOT = {
 
 
 def is_program(path):
-    """A Python file that is not only imported, or what a shell can start."""
+    """A Python file, of tools one that is not only imported; or what a shell can start."""
     if path.suffix == ".py":
-        return "examples" in path.parts or '__name__ == "__main__"' in path.read_text()
-    return path.suffix == "" and os.access(path, os.X_OK)
+        return path.parts[0] != "tools" or '__name__ == "__main__"' in (ROOT / path).read_text()
+    return path.suffix == "" and os.access(ROOT / path, os.X_OK)
 
 
 def programs():
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", *FOLDERS], cwd=ROOT, capture_output=True, text=True, check=True)
-    return sorted(name for name in listed.stdout.splitlines() if is_program(pathlib.Path(ROOT, name)))
+    return sorted(name for name in listed.stdout.splitlines() if is_program(pathlib.Path(name)))
 
 
 def reason(name):
@@ -108,6 +107,7 @@ def test_another_test_starts_it(name):
 @pytest.mark.parametrize("name", SMALL)
 def test_it_starts(clean, simulation_library, tmp_path, name):
     variables = {**clean, "CENOTE_BUILD": str(simulation_library.parents[1])}
-    done = subprocess.run([sys.executable, str(ROOT / name), *SMALL[name]], cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=SECONDS)
+    command = [sys.executable, str(ROOT / name), *SMALL[name]]
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip()

@@ -145,7 +145,8 @@ def run(item: pytest.Item) -> Run:
             pytest.fail(f"{MARK}: {why}", pytrace=False)
         outputs.write(os.path.join(folder, ORDER), marshal.dumps(order(item)))
         shown = None if item.config.option.capture == "no" else output
-        child = subprocess.Popen(python.of_ours("cenote.integrations.pytest_child", folder), env=environment, stdin=subprocess.DEVNULL, stdout=shown, stderr=shown,
+        command = python.of_ours("cenote.integrations.pytest_child", folder)
+        child = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=shown, stderr=shown,
                                  cwd=item.config.invocation_params.dir)
         try:
             status = child.wait()

@@ -77,7 +77,8 @@ class Worker:
         variables = environment.prepare(wish, old, preload)
         if not places.is_installed():
             variables["CENOTE_BUILD"] = places.build_folder()
-        self.process = subprocess.Popen(python.of_ours("cenote.replay.player", allocator), env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        command = python.of_ours("cenote.replay.player", allocator)
+        self.process = subprocess.Popen(command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         stderr=self.log, text=True)
 
     def receive(self) -> dict[str, Any]:
