@@ -23,7 +23,8 @@ struct topology {
 /* Of other kinds of devices hwloc would ask their libraries, CUDA's among them: they are left out, as in near.c. */
 static bool load(hwloc_topology_t hwloc, const char *xml)
 {
-    return (!xml || !hwloc_topology_set_xml(hwloc, xml)) && !hwloc_topology_set_type_filter(hwloc, HWLOC_OBJ_PCI_DEVICE, HWLOC_TYPE_FILTER_KEEP_IMPORTANT) &&
+    return (!xml || !hwloc_topology_set_xml(hwloc, xml)) &&
+           !hwloc_topology_set_type_filter(hwloc, HWLOC_OBJ_PCI_DEVICE, HWLOC_TYPE_FILTER_KEEP_IMPORTANT) &&
            !hwloc_topology_load(hwloc) && hwloc_get_nbobjs_by_type(hwloc, HWLOC_OBJ_NUMANODE) > 0;
 }
 
