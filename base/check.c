@@ -37,7 +37,7 @@ bool check_breaks(int rule)
     static atomic_int broken = -1; /* read once */
     int number = atomic_load_explicit(&broken, memory_order_relaxed);
     if (number < 0) {
-        const char *text = getenv("CENOTE_BREAK");
+        const char *text = secure_getenv("CENOTE_BREAK");
         number = text ? atoi(text) : 0;
         atomic_store_explicit(&broken, number, memory_order_relaxed);
     }

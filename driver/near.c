@@ -14,6 +14,8 @@
 #include <hwloc.h>
 #include <stdio.h>
 
+#include "base/rights.h"
+
 #define LIBRARY "libhwloc.so.15" /* all of hwloc 2 */
 
 #define FUNCTIONS(F) \
@@ -64,7 +66,7 @@ bool near_processors(const struct device *d, cpu_set_t *processors)
     hwloc_topology_t topology;
     CPU_ZERO(processors);
     if (!d->driver->cuDeviceGetPCIBusId || d->driver->cuDeviceGetPCIBusId(id, sizeof id, d->handle) ||
-        sscanf(id, "%x:%x:%x", &domain, &bus, &device) != 3 || !load() || !read_machine(&topology))
+        sscanf(id, "%x:%x:%x", &domain, &bus, &device) != 3 || rights_forbid("HWLOC_") || !load() || !read_machine(&topology))
         return false;
     hwloc_obj_t place = find(topology, domain, bus, device);
     while (place && !place->cpuset)

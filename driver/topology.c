@@ -13,19 +13,27 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/rights.h"
+
 struct topology {
     hwloc_topology_t hwloc;
     bool             is_here;
 };
 
+/* Of other kinds of devices hwloc would ask their libraries, CUDA's among them: they are left out, as in near.c. */
 static bool load(hwloc_topology_t hwloc, const char *xml)
 {
-    return (!xml || !hwloc_topology_set_xml(hwloc, xml)) && !hwloc_topology_set_io_types_filter(hwloc, HWLOC_TYPE_FILTER_KEEP_IMPORTANT) &&
+    return (!xml || !hwloc_topology_set_xml(hwloc, xml)) &&
+           !hwloc_topology_set_type_filter(hwloc, HWLOC_OBJ_PCI_DEVICE, HWLOC_TYPE_FILTER_KEEP_IMPORTANT) &&
            !hwloc_topology_load(hwloc) && hwloc_get_nbobjs_by_type(hwloc, HWLOC_OBJ_NUMANODE) > 0;
 }
 
 struct topology *topology_open(const char *xml, char *why, size_t room)
 {
+    if (rights_forbid("HWLOC_")) { /* it may name a plug-in, which hwloc would run with rights that the caller does not have */
+        snprintf(why, room, "the program has other rights than its caller, who has set a variable of hwloc's (HWLOC_...): unset it");
+        return NULL;
+    }
     struct topology *t = calloc(1, sizeof(*t));
     if (!t || hwloc_topology_init(&t->hwloc)) {
         free(t);

@@ -139,7 +139,7 @@ static void presets(cenote_host_options *options)
 /* The program promises once for both libraries. A mistake in CENOTE_CONF is the other one's to name. */
 static bool conf_says_unannounced(void)
 {
-    const char *conf = getenv("CENOTE_CONF");
+    const char *conf = secure_getenv("CENOTE_CONF");
     bool says = false;
     while (conf && *conf) {
         char name[ITEM_BYTES];
@@ -157,7 +157,7 @@ static int set_defaults(cenote_host_options *options)
 {
     presets(options);
     options->announced = !conf_says_unannounced();
-    const char *conf = getenv("CENOTE_HOST_CONF");
+    const char *conf = secure_getenv("CENOTE_HOST_CONF");
     cenote_host_options tried = *options;
     while (conf && *conf) {
         size_t length = strcspn(conf, ",");

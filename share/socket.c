@@ -91,6 +91,28 @@ static bool has_key(const void *data, ssize_t length, uint64_t key)
     return length >= (ssize_t)sizeof key && !memcmp(data, &key, sizeof key);
 }
 
+static unsigned read_number(const char *path, const char *format, unsigned otherwise)
+{
+    unsigned number = otherwise;
+    FILE *file = fopen(path, "re");
+    if (file && fscanf(file, format, &number) != 1)
+        number = otherwise;
+    if (file)
+        fclose(file);
+    return number;
+}
+
+/*
+ * In a user namespace that does not know all users the kernel gives one number to those it does not know, and getuid() says it where it does not know
+ * this process's. So that number is no user there.
+ */
+static bool is_our_user(uid_t user)
+{
+    if (user != getuid())
+        return false;
+    return user != read_number("/proc/sys/kernel/overflowuid", "%u", 65534) || read_number("/proc/self/uid_map", "%*u %*u %u", 0) == UINT32_MAX;
+}
+
 /* `files`: how many descriptors are wanted, 0 or 1. Where there is no room for them the kernel closes those that came. */
 static struct letter receive(int s, void *data, size_t room, unsigned files)
 {
@@ -108,7 +130,7 @@ static struct letter receive(int s, void *data, size_t room, unsigned files)
         struct ucred who;
         if (c->cmsg_type == SCM_CREDENTIALS) {
             memcpy(&who, CMSG_DATA(c), sizeof who);
-            letter.trusted = who.uid == getuid();
+            letter.trusted = is_our_user(who.uid);
         } else { /* SCM_RIGHTS: nothing else was asked for */
             memcpy(came, CMSG_DATA(c), c->cmsg_len - CMSG_LEN(0) < sizeof came ? c->cmsg_len - CMSG_LEN(0) : sizeof came);
             letter.file = came[0];

@@ -100,12 +100,13 @@ def compile_loops() -> Any:
         raise SystemExit("bench/torch needs a C++ compiler: install g++, or name one in CXX")
     folder = os.path.join(here.folder, "lib")
     source = HERE / "speed.cpp"
-    target = os.path.join(adapter.own_folder("bench-" + adapter.digest(source.read_bytes(), repr(here).encode(), tool.says.encode())), "speed.so")
+    kept = adapter.own_folder("bench-" + adapter.digest(source.read_bytes(), repr(here).encode(), tool.says.encode()), print)
+    target = os.path.join(kept.path, "speed.so")
     if not os.path.exists(target):
         includes = [f"-isystem{path}" for path in (os.path.join(here.folder, "include"), adapter.cuda_include(here))]
         flags = [*adapter.FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(here.has_new_abi)}"]
         libraries = [f"-L{folder}", "-ltorch_cpu", "-lc10_cuda", "-lc10"]
-        adapter.run([*tool.command, *flags, *includes, "-shared", str(source), *libraries, "-o", target], os.path.dirname(target))
+        adapter.run([*tool.command, *flags, *includes, "-shared", str(source), *libraries, "-o", target], kept)
     loops = ctypes.CDLL(target)
     number, size = ctypes.c_int, ctypes.c_size_t
     arguments = {"know": [number], "begin": [number], "use": [number], "give_back": [number], "pair": [number, size, number], "empty": [size, number],

@@ -146,7 +146,7 @@ static bool find_all(struct real *r)
 #endif
     r->ours[0] = code_around((void *)(uintptr_t)cenote_version);
     r->ours[1] = code_around((void *)(uintptr_t)r->cuInit);
-    const char *switched = getenv("CENOTE_PRELOAD"), *first = real_dlsym(RTLD_DEFAULT, "cenote_serves");
+    const char *switched = secure_getenv("CENOTE_PRELOAD"), *first = real_dlsym(RTLD_DEFAULT, "cenote_serves");
     r->is_off = (switched && !strcmp(switched, "off")) || (first && first != &serves_here);
     r->is_simulated = real_dlsym(library, "sim_books") != NULL;
     return r->cuInit && r->cuCtxGetCurrent && r->cuMemFree_v2;

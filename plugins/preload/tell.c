@@ -112,7 +112,7 @@ static void tell_of_passes_alone(void)
 __attribute__((destructor)) static void tell(void)
 {
     char line[1024] = "cenote: peak requested ";
-    const char *wanted = getenv("CENOTE_SUMMARY"), *rank = getenv("RANK");
+    const char *wanted = secure_getenv("CENOTE_SUMMARY"), *rank = getenv("RANK");
     if (!wanted || strcmp(wanted, "on") || real_is_left()) /* in a child of a fork a lock may be held by a thread that it does not have */
         return;
     if (hooks_are_under_way()) {

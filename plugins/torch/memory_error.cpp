@@ -95,7 +95,7 @@ void Adapter::fail(int error, DeviceIndex device, size_t bytes)
     Call::Outside outside;
     for (const auto &observer : observers)
         ask_python([&] { observer(device, bytes, stats.limit ? stats.limit : total, left); });
-    if (getenv("CENOTE_DRY_RUN"))
+    if (secure_getenv("CENOTE_DRY_RUN"))
         words = without_advice(words);
     if (error == CENOTE_OUT_OF_MEMORY)
         words += LAST_WORDS;

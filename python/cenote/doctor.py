@@ -15,7 +15,7 @@ import sys
 from typing import Callable, Iterator, NamedTuple, Optional, Sequence
 
 from cenote import places
-from cenote.launch import environment
+from cenote.launch import environment, python
 from cenote.launch.command_line import Parser, capacity, devices, split
 from cenote.native import adapter, bindings
 
@@ -384,15 +384,10 @@ def on_the_simulated_gpu(options: argparse.Namespace, path: Optional[str]) -> in
     import subprocess
     size = ["--sim", str(options.sim)] + (["--devices", str(options.devices)] if options.devices is not None else [])
     size += ["--quirk", options.quirk] if options.quirk is not None else []
-    command = [sys.executable, "-m", "cenote", "run", *size, "-m", "cenote", "doctor"] + (["--json"] if options.json else [])
-    command += ["--", path] if path is not None else []
-    folder = os.path.dirname(places.HERE)
-    path = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
-    variables = {**os.environ, "PYTHONPATH": path}
-    if not places.is_installed():
-        variables["CENOTE_BUILD"] = places.build_folder()
-    # Not in the current folder, which python -m puts first on its path: other users may be able to write there.
-    return subprocess.run(command, cwd=folder, env=variables).returncode
+    doctor = ["doctor", *(["--json"] if options.json else []), *(["--", path] if path is not None else [])]
+    command = python.of_ours("cenote.command", "run", *size, "--", *python.of_ours("cenote.command", *doctor))
+    variables = os.environ if places.is_installed() else {**os.environ, "CENOTE_BUILD": places.build_folder()}
+    return subprocess.run(command, env=variables).returncode
 
 
 def find_file(program: str) -> Optional[str]:

@@ -15,7 +15,8 @@
  * Memory that was exported has a record with a bit for each process that holds it. It is charged to one of them, its owner; when the owner
  * lets go or dies first, it is an orphan, still charged to the device, until the last bit is gone.
  *
- * What the file says is believed only within bounds: a damaged file gives wrong sums, not a crash.
+ * What the file says is believed only within bounds: a damaged file gives wrong sums, not a crash. A file that another user has put in its place,
+ * or could write to, is refused before it is locked.
  */
 #include "sim/machine/machine.h"
 
@@ -313,17 +314,23 @@ static void put_away(void)
     here.file = here.row = -1;
 }
 
+/* A file that another user can change is none: that user could hold its locks for ever, cut it off under our eyes, or fill the devices. */
+static bool is_ours(const struct stat *status)
+{
+    return S_ISREG(status->st_mode) && status->st_uid == geteuid() && !(status->st_mode & (S_IRWXG | S_IRWXO));
+}
+
 /* The file of that name, with byte 0 locked. A file that its last process removed meanwhile is not it any more. */
 static bool open_file(struct stat *status, int how)
 {
     snprintf(here.path, sizeof here.path, FILE_FOLDER FILE_PREFIX "%s", (unsigned)geteuid(), model.shape.machine);
     here.row = -1;
     for (;;) {
-        here.file = open(here.path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | how, 0600);
-        if (here.file < 0 || !lock_byte(0, F_WRLCK, true) || fstat(here.file, status))
+        here.file = open(here.path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | how, 0600);
+        if (here.file < 0 || fstat(here.file, status) || !is_ours(status) || !lock_byte(0, F_WRLCK, true) || fstat(here.file, status))
             return false;
         if (status->st_nlink)
-            return S_ISREG(status->st_mode);
+            return true;
         close(here.file);
     }
 }
@@ -341,7 +348,7 @@ static void sweep(void)
             continue;
         int file = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
         struct stat status;
-        bool ours = file >= 0 && !fstat(file, &status) && S_ISREG(status.st_mode) && status.st_size == (off_t)sizeof(struct books);
+        bool ours = file >= 0 && !fstat(file, &status) && is_ours(&status) && status.st_size == (off_t)sizeof(struct books);
         if (ours && !fcntl(file, F_SETLK, &all))
             unlink(path);
         if (file >= 0)
@@ -423,7 +430,8 @@ static bool join(char *trouble, size_t room)
 {
     struct stat status;
     here.next = 0;
-    bool entered = open_file(&status, O_CREAT) ? enter(&status, trouble, room) : refuse(trouble, room, "its file cannot be opened");
+    static const char closed[] = "its file cannot be opened, or other users can change it: remove it, or give the machine another name";
+    bool entered = open_file(&status, O_CREAT) ? enter(&status, trouble, room) : refuse(trouble, room, closed);
     if (!entered) {
         put_away();
         return false;

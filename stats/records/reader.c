@@ -76,6 +76,8 @@ __attribute__((format(printf, 2, 3))) static enum records_result fail(struct rec
     vsnprintf(reason, sizeof(reason), format, arguments);
     va_end(arguments);
     snprintf(r->message, sizeof(r->message), "%s:%" PRIu64 ": %s", r->path, r->line_number, reason);
+    for (char *at = r->message; *at; at++) /* the file may be another user's: its bytes must not move a terminal's cursor */
+        *at = (unsigned char)*at < ' ' || *at == 0x7f ? '?' : *at;
     r->broken = true;
     return RECORDS_BROKEN;
 }

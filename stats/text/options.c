@@ -329,7 +329,7 @@ void options_presets(cenote_options *options)
 static int set_defaults(cenote_options *options)
 {
     options_presets(options);
-    const char *conf = getenv("CENOTE_CONF");
+    const char *conf = secure_getenv("CENOTE_CONF");
     if (!conf)
         return CENOTE_OK;
     cenote_options tried = *options;

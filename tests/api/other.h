@@ -28,7 +28,9 @@
 #define OTHER_PATIENCE 30   /* s */
 #define OTHER_BLOCKS 5000
 
-enum other_op { TAKE, GIVE, GIVE_ALL, FILL, DIFFER, IMPORT, CLOSE, OPEN_LEGACY, CLOSE_LEGACY, TRIM, LIMIT_FILES, FILES, BECOME, FORK, BOOKS, END };
+enum other_op {
+    TAKE, GIVE, GIVE_ALL, FILL, DIFFER, IMPORT, CLOSE, OPEN_LEGACY, CLOSE_LEGACY, TRIM, LIMIT_FILES, FILES, BECOME, UNKNOW, FORK, BOOKS, END
+};
 
 struct order {
     uint32_t op;
@@ -139,6 +141,8 @@ static inline int do_order(cenote_pool *pool, struct order *o)
         return 0;
     case BECOME:
         return setuid((uid_t)o->bytes);
+    case UNKNOW:
+        return unshare(CLONE_NEWUSER);
     case FORK:
         return fork_here(o);
     case BOOKS:

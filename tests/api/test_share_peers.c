@@ -148,6 +148,25 @@ CASE(a_process_of_another_user)
     close_own(&own);
 }
 
+/* It is in a user namespace that knows no user: to it all users have one number, its own among them. */
+CASE(an_exporter_that_cannot_tell_users_apart_hears_none)
+{
+    struct own own;
+    struct other other;
+    cenote_share share;
+    uint64_t there;
+    open_own(&own);
+    other_start(&other, shape_text, CENOTE_VMM);
+    if (!other_ask(&other, UNKNOW, 0).error) { /* else the system has none for us */
+        DONE(other_take(&other, MIB, 7, &share, &there));
+        share_patience = 2;
+        expect_refusal(&share, CENOTE_GONE, "another user");
+        share_patience = 100;
+    }
+    other_end(&other);
+    close_own(&own);
+}
+
 CASE(a_stuck_exporter_is_not_waited_for_for_ever)
 {
     struct own own;

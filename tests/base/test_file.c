@@ -170,6 +170,70 @@ CASE(links_of_our_own_are_followed)
     end();
 }
 
+/* A pipe that no process reads would hold the writer for ever, a link behind a link lead to where the other user wants. */
+CASE(what_another_user_has_put_in_the_place_is_refused)
+{
+    begin();
+    put(at("secret"), SECRET);
+    REQUIRE(!mkfifo(at("pipe"), 0666) && !symlink("secret", at("theirs")) && !symlink("theirs", at("ours")) && !symlink("pipe", at("to_pipe")));
+    REQUIRE(!symlink("loop", at("loop")));
+    EXPECT(!write_line(at("loop"), "1\n") && errno == ELOOP);
+    if (!geteuid()) {
+        REQUIRE(!chown(at("pipe"), OTHER_USER, OTHER_USER) && !lchown(at("theirs"), OTHER_USER, OTHER_USER));
+        EXPECT(!write_line(at("pipe"), "2\n") && errno == EUSERS);
+        EXPECT(!write_line(at("to_pipe"), "3\n") && errno == EUSERS);
+        EXPECT(!write_line(at("ours"), "4\n") && errno == ELOOP);
+        EXPECT(holds(at("secret"), SECRET));
+    }
+    EXPECT_EQ(names_here(false), 6);
+    end();
+}
+
+/* In /tmp the kernel lets no user replace another's file: it is found out before the run, not after it. */
+CASE(a_file_that_cannot_be_replaced_is_refused_before_it_is_written)
+{
+    begin();
+    put(at("x"), "theirs\n");
+    put(at("y"), "ours\n");
+    if (!geteuid()) {
+        REQUIRE(!chown(at("x"), OTHER_USER, OTHER_USER) && !chmod(at("x"), 0666));
+        REQUIRE(!chown(folder, OTHER_USER - 1, OTHER_USER) && !chmod(folder, 01777));
+        EXPECT(!file_create(at("x")) && errno == EUSERS);
+        EXPECT(holds(at("x"), "theirs\n"));
+        REQUIRE(!chmod(folder, 0777)); /* a folder that users share: there the kernel lets each replace what there is */
+        EXPECT(write_line(at("x"), "1\n") && holds(at("x"), "1\n"));
+        REQUIRE(!chmod(folder, 01777));
+    }
+    EXPECT(write_line(at("y"), "2\n") && holds(at("y"), "2\n"));
+    EXPECT_EQ(names_here(false), 2);
+    end();
+}
+
+CASE(a_folder_that_moves_or_goes_meanwhile_keeps_no_part)
+{
+    begin();
+    char moved[sizeof folder + 8];
+    snprintf(moved, sizeof moved, "%s-moved", folder);
+    REQUIRE(!chdir(folder));
+    struct file *file = file_create("x");
+    REQUIRE(file && !chdir("/"));
+    file_print(file, "a line\n");
+    REQUIRE(!rename(folder, moved));
+    EXPECT(file_finish(file));
+    REQUIRE(!rename(moved, folder));
+    EXPECT(holds(at("x"), "a line\n"));
+    EXPECT_EQ(names_here(false), 1);
+    REQUIRE((file = file_create(at("x"))));
+    file_print(file, "another line\n");
+    REQUIRE(!unlink(at("x")) && !mkdir(at("x"), 0700)); /* no file takes the place of a folder */
+    EXPECT(!file_finish(file) && errno == EISDIR);
+    EXPECT_EQ(names_here(false), 1);
+    REQUIRE(!rmdir(at("x")));
+    REQUIRE((file = file_create(at("x"))));
+    end(); /* removes the .part file, and the folder */
+    EXPECT(!file_finish(file) && errno == ENOENT);
+}
+
 /* As /dev/stdout is one: a link to /proc/self/fd/1, which is a link without a text that leads anywhere. */
 CASE(pipes_are_written_as_they_are)
 {

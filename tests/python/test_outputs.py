@@ -3,6 +3,7 @@ import ast
 import json
 import os
 import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -136,18 +137,20 @@ def test_a_name_that_was_taken_meanwhile_is_not_followed(place, monkeypatch):
 
 
 def test_a_link_that_comes_after_the_look_replaces_nothing(place, monkeypatch):
-    """The path was a pipe when cenote looked at it, and is a link of the other user when cenote opens it."""
+    """The path was a pipe when cenote looked at it, and is a link of the other user when cenote opens it: the pipe is written."""
     os.mkfifo(place / "x.json")
-    inside = outputs.as_it_is
+    reader = os.open(place / "x.json", os.O_RDWR)
+    inside = outputs.target_of
 
-    def looked(folder, name):
-        found = inside(folder, name)
+    def looked(*seen):
+        found = inside(*seen)
         (place / "x.json").unlink()
         (place / "x.json").symlink_to("secret")
         return found
-    monkeypatch.setattr(outputs, "as_it_is", looked)
-    with pytest.raises(OSError):
-        outputs.write(str(place / "x.json"), b"[]")
+    monkeypatch.setattr(outputs, "target_of", looked)
+    outputs.write(str(place / "x.json"), b"[]")
+    assert os.read(reader, 9) == b"[]"
+    os.close(reader)
     assert (place / "secret").read_bytes() == SECRET
 
 
@@ -160,6 +163,84 @@ def test_a_link_of_another_user_is_refused(place):
             call()
         assert caught.value.filename == str(place / "x.json")
     assert (place / "secret").read_bytes() == SECRET
+
+
+def given(path, owner=OTHER):
+    os.lchown(path, owner, owner)
+
+
+def refused(path, why):
+    for call in (lambda path: outputs.write(path, b""), outputs.check):
+        with pytest.raises(OSError, match=why) as caught:
+            call(str(path))
+        assert caught.value.filename == str(path)
+
+
+@as_root
+def test_what_another_user_has_put_in_the_place_is_refused(place):
+    """A pipe that no process reads would hold the command for ever, a link behind a link lead to where the other user wants."""
+    os.mkfifo(place / "x.json")
+    given(place / "x.json")
+    refused(place / "x.json", "pipe or device belongs to another user")
+    (place / "x.pickle").symlink_to("x.json")
+    refused(place / "x.pickle", "pipe or device belongs to another user")
+    (place / "theirs").symlink_to("secret")
+    given(place / "theirs")
+    (place / "x.html").symlink_to("theirs")
+    refused(place / "x.html", "symbolic link of another user")
+    assert (place / "secret").read_bytes() == SECRET and parts(place) == []
+
+
+@as_root
+def test_a_file_that_cannot_be_replaced_is_refused_before_the_run(place):
+    """In /tmp the kernel lets no user replace another's file. In a folder that users share without that rule, it does."""
+    (place / "x.json").write_text("theirs")
+    given(place / "x.json")
+    given(place, OTHER - 1)
+    place.chmod(0o1777)
+    refused(place / "x.json", "belongs to another user")
+    assert (place / "x.json").read_text() == "theirs" and parts(place) == []
+    place.chmod(0o777)
+    outputs.write(str(place / "x.json"), b"1")
+    assert (place / "x.json").read_bytes() == b"1"
+
+
+def test_links_in_a_circle(place):
+    (place / "x.json").symlink_to("x.html")
+    (place / "x.html").symlink_to("x.json")
+    refused(place / "x.json", "Too many levels")
+
+
+def test_a_folder_that_is_only_read(tmp_path, monkeypatch):
+    tmp_path.chmod(0o555)
+    monkeypatch.chdir(tmp_path)
+    is_root = os.geteuid() == 0
+    if is_root:  # who may write to it
+        os.seteuid(OTHER)
+    try:
+        refused("x.json", "Permission denied")
+    finally:
+        if is_root:
+            os.seteuid(0)
+        tmp_path.chmod(0o755)
+    assert parts(tmp_path) == []
+
+
+def test_a_folder_that_moves_or_goes_meanwhile_keeps_no_part(place):
+    (place / "one").mkdir()
+    with outputs.whole(str(place / "one/x.json")) as file:
+        file.write(b"1")
+        (place / "one").rename(place / "two")
+    assert [path.read_bytes() for path in (place / "two").iterdir()] == [b"1"]
+    with pytest.raises(IsADirectoryError):
+        with outputs.whole(str(place / "two/x.json")):
+            (place / "two/x.json").unlink()
+            (place / "two/x.json").mkdir()
+    assert parts(place / "two") == []
+    with pytest.raises(FileNotFoundError) as caught:
+        with outputs.whole(str(place / "two/y.json")):
+            shutil.rmtree(place / "two")
+    assert caught.value.filename == str(place / "two/y.json")
 
 
 @pytest.mark.parametrize("target", ["near", "{}/near", "second"])

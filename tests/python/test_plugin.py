@@ -58,6 +58,29 @@ def gpu(python, kept, simulation_library):
 
 # --- the switch
 
+@pytest.mark.torch
+@pytest.mark.simulation
+def test_without_pythons_lock_nothing_reads_other_threads(gpu):
+    """The build for free threading. Labels and growth refuse in one line; the program runs, and its memory is cenote's."""
+    done = gpu("""
+import sys
+sys._is_gil_enabled = lambda: False
+import torch, cenote
+for call in (cenote.label, cenote.growth):
+    try:
+        call()
+    except RuntimeError as why:
+        print(why)
+model = torch.nn.Linear(8, 8).cuda()
+model(torch.ones(4, 8, device="cuda")).sum().backward()
+print(cenote.status().allocator, [row.name for row in cenote.rows("phase") if row.live])
+""", CENOTE="on", CENOTE_LABELS="on")
+    lines = done.stdout.splitlines()
+    words = "needs Python's lock, which this Python runs without: start it with PYTHON_GIL=1"
+    assert lines[:2] == [f"cenote.label {words}", f"cenote.growth {words}"] and lines[2].startswith("cenote ")
+    assert "forward" not in lines[2] and said(done.stderr).count(words) == 1
+
+
 LOADED = "import sys; print(*sorted(name for name in sys.modules if name.partition('.')[0] in ('cenote', 'torch')))"
 
 

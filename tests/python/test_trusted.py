@@ -1,8 +1,10 @@
 """A process loads only files that other users cannot change: cenote checks each folder and link on the path, and loads the file that it checked. In
 tests of a race the other user acts between the check and the use, by a hook, not by luck."""
+import ast
 import ctypes
 import os
 import pathlib
+import platform
 import shutil
 import stat
 import subprocess
@@ -215,6 +217,30 @@ class TestTheAdapter:
         (pretended / "planted").write_text("planted\n")
         assert content(adapter.opened(TORCH)) == "library\n" and (pretended / "planted").read_text() == "planted\n"
 
+    def test_a_library_that_does_not_load_is_made_once_more(self, pretended, monkeypatch):  # noqa: F811
+        """As one that a full disk has cut off, or that a machine of another architecture has left under an old name."""
+        def load(library):
+            if os.pread(library.descriptor, 99, 0) != b"library\n" or never:
+                raise OSError("invalid ELF header")
+            os.close(library.descriptor)
+            return library.path
+        never = []
+        monkeypatch.setattr(adapter, "load", load)
+        made = pathlib.Path(adapter.make(TORCH))
+        made.write_text("cut off")
+        path, library = adapter.loaded(TORCH, print)
+        assert path == library == str(made) and made.read_text() == "library\n"
+        assert len((pretended / "log").read_text().splitlines()) == 2
+        never.append(1)
+        with pytest.raises(adapter.NotMade, match="invalid ELF header"):
+            adapter.loaded(TORCH, print)
+        assert len((pretended / "log").read_text().splitlines()) == 3  # not for ever
+
+    def test_two_architectures_share_a_cache(self, pretended, monkeypatch):  # noqa: F811
+        first = adapter.make(TORCH)
+        monkeypatch.setattr(platform, "machine", lambda: "another")
+        assert os.path.dirname(adapter.make(TORCH)) != os.path.dirname(first)
+
     def test_nor_does_it_serve_where_there_is_no_compiler(self, pretended, monkeypatch):  # noqa: F811
         pathlib.Path(adapter.make(TORCH)).chmod(0o666)
         monkeypatch.setenv("CXX", "/nonexistent/c++")
@@ -279,15 +305,46 @@ def test_the_answer_about_torch_is_not_read_where_others_write(tmp_path):
     assert demands.cached(str(path), "key") is None
 
 
+MARKED = """
+import pytest
+
+@pytest.mark.gpu_memory("1GiB")
+def test_x():
+    import torch
+    torch.ones(8, device="cuda")
+"""
+
+
 @pytest.mark.torch
 @pytest.mark.simulation
-@pytest.mark.parametrize("command", [("replay", "--under", "native", "x.csv"), ("doctor", "--sim", "4GiB")])
+@pytest.mark.parametrize("command", ["cenote replay --under native x.csv", "cenote doctor --sim 4GiB",
+                                     "cenote dry-run --gpu 4GiB --world 2 --rank 0 --steps 0 far/x.py",
+                                     "pytest -p cenote.integrations.pytest_plugin -q far/test_x.py"])
 def test_modules_of_the_current_folder_are_not_ours(clean, tmp_path, command):
     """A command that is started in /tmp does not run a json.py that lies there. As for bin/cenote, the current folder is not on its path."""
     (tmp_path / "x.csv").write_text("t_us,op,id,bytes\n0,a,1,512\n")
-    for name in ("json", "torch", "argparse", "cenote"):
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far/x.py").write_text("import os, near; open(os.environ['REACHED'], 'w').close()\n")
+    (tmp_path / "far/near.py").write_text("")  # a module beside the user's script is the user's
+    (tmp_path / "far/test_x.py").write_text(MARKED)
+    for name in ("json", "marshal", "tempfile", "torch", "argparse", "cenote"):
         (tmp_path / f"{name}.py").write_text("import os; open('ran', 'w').close(); os._exit(3)\n")
+    program, *arguments = command.split()
     start = (f"import sys; sys.path = [{str(ROOT / 'python')!r}, *filter(None, sys.path)]; "
-             f"from cenote import command; sys.exit(command.main({list(command)!r}))")
-    subprocess.run([sys.executable, "-c", start], cwd=tmp_path, env={**clean, "CXX": "/nonexistent/c++"}, capture_output=True, timeout=300)
+             + (f"import pytest; sys.exit(pytest.main({arguments!r}))" if program == "pytest" else
+                f"from cenote import command; sys.exit(command.main({arguments!r}))"))
+    variables = {**clean, "CXX": "/nonexistent/c++", "REACHED": str(tmp_path / "reached")}
+    done = subprocess.run([sys.executable, "-c", start], cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=300)
     assert not (tmp_path / "ran").exists()
+    assert (tmp_path / "reached").exists() or "--world" not in command, done.stderr
+
+
+def test_one_module_starts_every_python():
+    """launch/python.py knows what has to stay off the path of a Python; a list that begins with sys.executable elsewhere does not."""
+    found = set()
+    for path in (ROOT / "python/cenote").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            inner = node.elts if isinstance(node, (ast.List, ast.Tuple)) else node.args if isinstance(node, ast.Call) else []
+            if inner and ast.unparse(inner[0]) == "sys.executable" and not (isinstance(node, ast.Call) and "path." in ast.unparse(node.func)):
+                found.add(str(path.relative_to(ROOT / "python/cenote")))
+    assert found == {"launch/python.py"}

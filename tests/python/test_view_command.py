@@ -526,3 +526,16 @@ def test_a_million_records_stay_smooth(opened, tmp_path):
                         " return performance.now() - t; })")
     # 20 ms on a quiet machine; the quickest of several counts, because other programs may slow one down. To draw every record would take seconds.
     assert min(frames) < 100, f"{frames} ms"
+
+
+@pytest.mark.parametrize("line", ["0,\033]0;title\007,1,512", "\033[2J\x9b,a,1,512"])
+def test_the_bytes_of_a_file_move_no_cursor(tmp_path, capsys, line):
+    """The file, and its name, may be another user's. A terminal obeys control characters that a message repeats."""
+    path = tmp_path / "x\033]0;title\007.csv"
+    path.write_text(f"t_us,op,id,bytes\n{line}\n", encoding="latin-1")
+    for given in (path, tmp_path / "none\033[2J"):
+        with pytest.raises(SystemExit):
+            viewer.main([str(given), "-o", str(tmp_path / "page.html")])
+    said = capsys.readouterr()
+    assert "cenote view: " in said.err
+    assert [one for one in (said.out + said.err).replace("\n", "") if not one.isprintable()] == []

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/patience.h"
 #include "tests/sim/agent.h"
 
 #define MIB (1ull << 20)
@@ -423,6 +424,44 @@ CASE(a_file_that_is_no_machine_is_refused_and_kept)
     REQUIRE(!symlink("/dev/null", path));
     enter_badly(&here, said, sizeof said);
     EXPECT(strstr(said, "cannot be opened") != NULL);
+    unlink(path);
+    close(file);
+}
+
+/* In /dev/shm any user can put a file under the name: that user would hold its locks, cut it off, or say that the devices are full. */
+CASE(a_file_that_other_users_can_change_is_refused)
+{
+    char said[512];
+    struct sim_shape here = shape_here(), alone = simulated_shape();
+    sim_reset(&alone);
+    int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    REQUIRE(file >= 0 && !fchmod(file, 0666));
+    enter_badly(&here, said, sizeof said);
+    EXPECT(strstr(said, "other users can change it") != NULL);
+    EXPECT_EQ(sim_processes(0, NULL, 0), 0);
+    REQUIRE(!fchmod(file, 0600));
+    if (!geteuid()) {
+        struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+        REQUIRE(!fchown(file, 65534, 65534));
+        pid_t child = fork(); /* that user, who has locked all of it */
+        REQUIRE(child >= 0);
+        if (!child) {
+            fcntl(file, F_SETLK, &all);
+            pause();
+            _exit(0);
+        }
+        struct wait wait = {0};
+        while (!fcntl(file, F_GETLK, &all) && all.l_type == F_UNLCK && wait_on(&wait))
+            all.l_type = F_WRLCK;
+        enter_badly(&here, said, sizeof said);
+        EXPECT(strstr(said, "other users can change it") != NULL);
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+    }
+    unlink(path);
+    REQUIRE(!mkfifo(path, 0600));
+    enter_badly(&here, said, sizeof said);
+    EXPECT(strstr(said, "other users can change it") != NULL);
     unlink(path);
     close(file);
 }

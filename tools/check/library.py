@@ -1,6 +1,7 @@
 """
 Checks the built library: shared and static, it exports what the headers declare CENOTE_API and no more; it is small, needs only the C library, and
 cannot break its rules on purpose, as debug builds can.
+It asks for variables by secure_getenv alone.
 """
 import pathlib
 import re
@@ -52,6 +53,12 @@ def stripped_bytes(library: pathlib.Path) -> int:
         return pathlib.Path(copy).stat().st_size
 
 
+def check_environment(library: pathlib.Path) -> list[str]:
+    """In a program with other rights than its caller's the environment is the caller's: secure_getenv finds nothing there."""
+    asked = {line.split()[-1].split("@")[0] for line in output("nm", "-D", "--undefined-only", library).splitlines()}
+    return [f"{library.name} calls getenv: secure_getenv is what it may call"] if "getenv" in asked else []
+
+
 def check_host(tree: Tree) -> list[str]:
     """libcenote_host.so, if hwloc is installed to build it: it has its own header, and finds jemalloc at run time."""
     library = tree.root / HOST_LIBRARY
@@ -60,6 +67,7 @@ def check_host(tree: Tree) -> list[str]:
     in_library, in_header = exported(library), set(DECLARED.findall(tree.text(HOST_HEADER)))
     problems = [f"{HOST_LIBRARY}: {name} is exported or declared, not both" for name in sorted(in_library ^ in_header)]
     dynamic = output("readelf", "-d", library)
+    problems += check_environment(library)
     return problems + [f"{HOST_LIBRARY} needs {name}" for name in re.findall(r"NEEDED.*\[(.*)\]", dynamic) if not HOST_NEEDED.fullmatch(name)]
 
 
@@ -85,7 +93,7 @@ def check(tree: Tree) -> Report:
     problems += [f"needs {name}" for name in re.findall(r"NEEDED.*\[(.*)\]", dynamic) if not NEEDED.fullmatch(name)]
     if f"[{SONAME}]" not in dynamic:
         problems.append(f"its SONAME is not {SONAME}")
-    problems += check_host(tree)
+    problems += check_environment(library) + check_host(tree)
     if b"CENOTE_BREAK" in library.read_bytes():
         problems.append("its rules can be broken by CENOTE_BREAK: that is for debug builds (base/check.h)")
     return Report(f"{len(in_library)} exported functions, {size} bytes stripped", problems)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Optional, Sequence
 
 from cenote.base import quantity
 from cenote.base.mistake import Mistake
-from cenote.launch import command_line, run
+from cenote.launch import command_line, python, run
 from cenote.launch.ranks import REAL_MAX, Job
 
 WORLD_MAX = 1 << 20  # RANKS_MAX of sim/libraries/nccl/nccl.h
@@ -99,7 +99,7 @@ def read_torchrun(arguments: Sequence[str]) -> Torchrun:
     if not rest:
         raise Mistake("torchrun has no script")
     if "no-python" not in flags:
-        rest = [sys.executable, "-m", *rest] if flags & {"m", "module"} else [sys.executable, *rest]
+        rest = python.of_user(["-m", *rest] if flags & {"m", "module"} else rest)
     per_node = None if found["nproc-per-node"] in ("gpu", "auto") else number("nproc-per-node", found["nproc-per-node"])
     return Torchrun(number("nnodes", found["nnodes"]), per_node, rest)
 

@@ -22,7 +22,7 @@ import weakref
 from types import FrameType
 from typing import Any, Callable, Optional, Union
 
-from cenote.base import quantity, source
+from cenote.base import lock, quantity, source
 from cenote.holders import finder
 from cenote.holders.causes import COHORTS, Block, Cause, Judge, Stack, hint_for, keys, lines_for, owner, size_text, variable_of, words
 from cenote.holders.finder import Link
@@ -160,6 +160,8 @@ class Growth:
         if alarm is not None and not callable(alarm):
             raise TypeError(f"alarm is a function that takes a cause, or None, not {type(alarm).__name__}")
         self.least = bytes_of(least)
+        if lock.is_off():
+            raise Error(f"cenote.growth {lock.WORDS}", 8, "NOT_SUPPORTED")
         torch: Any = bindings.torch_with_gpu()
         if torch is None or torch.cuda.get_allocator_backend() != "cenote":
             backend = "no PyTorch with CUDA is imported" if torch is None else f"PyTorch's allocator is {torch.cuda.get_allocator_backend()}"

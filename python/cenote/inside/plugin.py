@@ -67,10 +67,10 @@ def install() -> None:
     first_use.look(say)
     ctypes.CDLL(places.library(), ctypes.RTLD_GLOBAL)  # the adapter finds it by its soname
     try:
-        made = adapter.opened(adapter.describe(torch), say)
-        library = hook_up(made)
+        path, library = adapter.loaded(adapter.describe(torch), say)
+        hook_up(library)
         trim_before_mem_get_info(torch)
-        _adapter = made.path
+        _adapter = path
     except NotMade as why:
         library = fall_back(torch, str(why))
         _adapter, _note = places.pluggable_library(), str(why)
@@ -80,14 +80,10 @@ def install() -> None:
     step_counter.watch(torch)
     moment.watch(torch, library)
     if environment.is_on(environment.LABELS, os.environ):
-        hooks.label(torch, True)
+        hooks.label_if_possible(torch, say)
 
 
-def hook_up(made: adapter.Library) -> ctypes.CDLL:
-    try:
-        library = adapter.load(made)
-    except OSError as error:
-        raise NotMade(f"the compiled adapter cannot be loaded: {error}") from None
+def hook_up(library: ctypes.CDLL) -> None:
     why = ctypes.create_string_buffer(ROOM)
     library.cenote_torch_install.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
     if library.cenote_torch_install(why, ROOM):
@@ -98,7 +94,6 @@ def hook_up(made: adapter.Library) -> ctypes.CDLL:
         library.cenote_torch_install_host.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]
         if library.cenote_torch_install_host(places.host_library().encode(), why, ROOM):
             raise RuntimeError(f"cenote.install, {environment.HOST}=on: {why.value.decode(errors='replace')}")
-    return library
 
 
 def trim_before_mem_get_info(torch: ModuleType) -> None:

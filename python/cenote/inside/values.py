@@ -193,7 +193,7 @@ def begin(torch: ModuleType, say: Callable[[str], None]) -> Optional[Values]:
     if policy not in POLICIES:
         return None
     try:
-        library = adapter.load(adapter.opened(adapter.describe(torch), say, adapter.VALUES))
+        _, library = adapter.loaded(adapter.describe(torch), say, adapter.VALUES)
     except (NotMade, OSError) as why:
         say(f"cenote dry-run: kernels compute nothing, and the program reads back what is in memory: {why}")
         return None

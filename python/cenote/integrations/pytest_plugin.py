@@ -23,7 +23,6 @@ import pytest
 
 MARK, PEAK = "gpu_memory", "gpu_memory_peak"
 CHILD = "cenote-child"  # the plug-in that stands for the other process there
-START = "from cenote.integrations import pytest_child; pytest_child.main()"
 ORDER, REPORTS = "order.marshal", "reports.json"
 FILES = ("xmlpath", "htmlpath", "report_log", "cov_source")  # options for files that a session writes at its end: this process does
 TAIL = 4000  # bytes of the output of a process that ended without a report
@@ -135,6 +134,7 @@ def is_plain(value: Any) -> bool:
 def run(item: pytest.Item) -> Run:
     from cenote.base import outputs
     from cenote.base.mistake import Mistake
+    from cenote.launch import python
     from cenote.places import NotBuilt
     with tempfile.TemporaryDirectory(prefix="cenote-pytest-") as folder, tempfile.TemporaryFile() as output:
         figures = os.path.join(folder, "figures")
@@ -145,7 +145,8 @@ def run(item: pytest.Item) -> Run:
             pytest.fail(f"{MARK}: {why}", pytrace=False)
         outputs.write(os.path.join(folder, ORDER), marshal.dumps(order(item)))
         shown = None if item.config.option.capture == "no" else output
-        child = subprocess.Popen([sys.executable, "-c", START, folder], env=environment, stdin=subprocess.DEVNULL, stdout=shown, stderr=shown,
+        command = python.of_ours("cenote.integrations.pytest_child", folder)
+        child = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=shown, stderr=shown,
                                  cwd=item.config.invocation_params.dir)
         try:
             status = child.wait()

@@ -19,6 +19,7 @@ import weakref
 from types import ModuleType
 from typing import Any, Callable, Optional
 
+from cenote.base import lock
 from cenote.base.tracebacks import hide
 from cenote.labels import engine
 from cenote.labels import names as naming
@@ -30,6 +31,8 @@ from cenote.native import bindings
 from cenote.native.bindings import Error
 
 NONE, FORWARD, BACKWARD, OPTIMIZER, EVALUATION = range(5)  # a test compares them with phases.def
+
+NO_LABELS = f"cenote: memory has no labels: what gives them {lock.WORDS}"
 
 Undo = Callable[[], None]
 
@@ -264,6 +267,8 @@ def label(torch: ModuleType, on: bool) -> None:
     """Switches phases and kinds on or off. A second call changes nothing."""
     global _labels
     if on and _labels is None:
+        if lock.is_off():
+            raise Error(f"cenote.label {lock.WORDS}", 8, "NOT_SUPPORTED")
         if not bindings.is_torchs(torch):
             name = torch.cuda.get_allocator_backend()
             raise Error(f"cenote is not PyTorch's allocator here, {name} is: call cenote.install() before the first use of a GPU, or "
@@ -275,10 +280,21 @@ def label(torch: ModuleType, on: bool) -> None:
     wrap_engine(torch)
 
 
+def label_if_possible(torch: ModuleType, say: Callable[[str], None]) -> None:
+    """By a variable: `import torch` must not end by it."""
+    if lock.is_off():
+        say(NO_LABELS)
+    else:
+        label(torch, True)
+
+
 def label_names(torch: ModuleType, say: Callable[[str], None]) -> Optional[Names]:
     """Switches labels on under any allocator, and returns the names of blocks; None if they have none. Under another allocator than cenote's
     nothing is switched on then."""
     global _labels
+    if lock.is_off():
+        say(NO_LABELS)
+        return None
     if _labels is None:
         names = naming.begin(torch, say)
         if names is None and not bindings.is_torchs(torch):

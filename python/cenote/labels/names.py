@@ -213,7 +213,7 @@ def begin(torch: ModuleType, say: Callable[[str], None] = lambda text: None) -> 
         return None
     if _names is None:
         try:
-            library = ctypes.PyDLL(adapter.load(adapter.opened(adapter.describe(torch), say, adapter.NAMES))._name)
+            library = ctypes.PyDLL(adapter.loaded(adapter.describe(torch), say, adapter.NAMES)[1]._name)
         except (NotMade, OSError) as why:
             _refused = True
             say(f"cenote: blocks have no names: {why}")

@@ -1,4 +1,4 @@
-"""Starts a few ranks of a large job, in place of torchrun: `python -m cenote.launch.ranks WORLD NODE REAL FOLDER COMMAND...`.
+"""Starts a few ranks of a large job, in place of torchrun: python.of_ours starts it with WORLD NODE REAL FOLDER COMMAND...
 
 Each real rank is a process with the variables that torchrun would give it, on the simulated machine of its node; the others are phantoms
 (phantoms/entry.py). The lowest real rank has our standard streams; what another one printed last is shown if that rank fails.
@@ -22,7 +22,7 @@ import time
 from typing import Any, Iterator, Mapping, NamedTuple, NoReturn, Sequence
 
 from cenote.base import outputs
-from cenote.launch import environment, processes
+from cenote.launch import environment, processes, python
 
 REAL_MAX = 64  # ranks with a process, also after some were added
 POLL = 0.05  # s
@@ -165,11 +165,12 @@ def play(job: Job, folder: str, command: Sequence[str]) -> int:
 
 def line(job: Job, folder: str, command: Sequence[str]) -> list[str]:
     """The command that runs this module for a job."""
-    return [sys.executable, "-m", __name__, str(job.size), str(job.node), ",".join(map(str, job.real)), folder, *command]
+    return python.of_ours("cenote.launch.ranks", str(job.size), str(job.node), ",".join(map(str, job.real)), folder, *command)
 
 
-def main(arguments: Sequence[str]) -> int:
-    size, node, real, folder, *command = arguments
+def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: leave(128 + signal.SIGTERM))
+    size, node, real, folder, *command = sys.argv[1:]
     try:
         return play(Job(int(size), int(node), tuple(map(int, real.split(",")))), folder, command)
     except OSError as error:
@@ -182,8 +183,3 @@ def main(arguments: Sequence[str]) -> int:
 def leave(status: int) -> NoReturn:
     sys.stderr.flush()
     os._exit(status)
-
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: leave(128 + signal.SIGTERM))
-    sys.exit(main(sys.argv[1:]))

@@ -8,7 +8,7 @@ from typing import NoReturn, Sequence
 
 from cenote import places
 from cenote.base.mistake import Mistake
-from cenote.launch import environment
+from cenote.launch import environment, python
 from cenote.launch.environment import Wish
 from cenote.places import NotBuilt, simulation_folder
 
@@ -33,7 +33,7 @@ def command_line(program: Sequence[str]) -> list[str]:
         raise Mistake(f"no {'module after -m' if program[0] == '-m' else 'code after -c'}")
     if program[0] not in ("-m", "-c", "-") and not os.path.exists(program[0]):
         raise Mistake(f"there is no file {program[0]!r}; a program that is not a Python script goes after --")
-    return [sys.executable, *program]
+    return python.of_user(program)
 
 
 def preload_library() -> str:

@@ -13,6 +13,7 @@ import ctypes
 import fcntl
 import hashlib
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -21,7 +22,7 @@ import sys
 import sysconfig
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Callable, Iterator, NamedTuple, Optional, Sequence
 
@@ -150,7 +151,7 @@ def read(path: str) -> bytes:
 def entry_name(torch: Torch, room: Room = ADAPTER) -> str:
     """The name of the folder in the cache: a digest of everything that the adapter is made from but the compiler."""
     files = [part for path in [*sources(room), __file__] for part in (os.path.basename(path).encode(), read(path))]
-    facts = [repr(torch._replace(folder="")).encode(), places.version().encode(), " ".join(FLAGS).encode()]
+    facts = [repr(torch._replace(folder="")).encode(), places.version().encode(), " ".join(FLAGS).encode(), platform.machine().encode()]
     return f"{room.name}-{re.sub('[^A-Za-z0-9.+]', '_', torch.version)}-{digest(*facts, *files)}"
 
 
@@ -332,6 +333,36 @@ def failed_since(folder: Folder, name: str, came: float) -> Optional[str]:
             return file.read() if os.fstat(file.fileno()).st_mtime >= came else None
     except OSError:
         return None
+
+
+def loaded(torch: Torch, tell: Callable[[str], None], room: Room = ADAPTER) -> tuple[str, ctypes.CDLL]:
+    """The path of the library, and the library. One of the cache that does not load, as one that a full disk has cut off, is made once more."""
+    library = opened(torch, tell, room)
+    try:
+        return library.path, load(library)
+    except OSError as why:
+        os.close(library.descriptor)
+        if not removed(library.path, entry_name(torch, room)):
+            raise NotMade(f"the compiled adapter cannot be loaded: {why}") from None
+    library = opened(torch, tell, room)
+    try:
+        return library.path, load(library)
+    except OSError as why:
+        os.close(library.descriptor)
+        raise NotMade(f"the compiled adapter cannot be loaded: {why}") from None
+
+
+def removed(path: str, name: str) -> bool:
+    """False: the library is not in the cache, or the cache is only read."""
+    with suppress(OSError):
+        folder = trusted.own_folder(os.path.join(places.cache_folder(), name))
+        try:
+            if folder.path == os.path.dirname(path):
+                os.unlink(os.path.basename(path), dir_fd=folder.descriptor)
+                return True
+        finally:
+            folder.close()
+    return False
 
 
 def load(library: Library) -> ctypes.CDLL:

@@ -13,7 +13,7 @@ import sys
 from typing import Any, Callable, Mapping
 
 from cenote import places
-from cenote.launch import environment
+from cenote.launch import environment, python
 from cenote.launch.environment import Wish
 
 ALLOCATORS = ("native", "expandable", "cenote")
@@ -41,10 +41,7 @@ def under(allocator: str, variables: Mapping[str, str], preload: str | None) -> 
     """The trials that ended, and what kept the others from ending."""
     wish = Wish(allocator=None if allocator == "cenote" else allocator)
     old = {name: value for name, value in variables.items() if name not in ("CENOTE", *environment.ALLOCATOR_VARIABLES)}
-    # Not with the current folder, which python -c puts first on its path: other users may be able to write there.
-    program = (f"import sys; sys.path = [{os.path.dirname(places.HERE)!r}, *filter(None, sys.path)]; "
-               "from cenote.replay import on_card; sys.exit(on_card.main())")
-    command = [sys.executable, "-c", program, allocator, *(places.trace(name) for name in TRACES)]
+    command = python.of_ours("cenote.replay.on_card", allocator, *(places.trace(name) for name in TRACES))
     try:
         done = subprocess.run(command, env=environment.prepare(wish, old, preload), stdin=subprocess.DEVNULL, capture_output=True, text=True,
                               errors="replace", timeout=SECONDS)

@@ -15,9 +15,9 @@ from typing import Any, Callable, NamedTuple, Optional, Sequence
 
 from cenote import places
 from cenote.base import quantity
-from cenote.base.mistake import Mistake
+from cenote.base.mistake import Mistake, visible
 from cenote.base.progress import Bar
-from cenote.launch import command_line, environment, run
+from cenote.launch import command_line, environment, python, run
 from cenote.launch.environment import Wish
 from cenote.replay import recorded, report, trace_file
 from cenote.replay.trace_file import Trace
@@ -77,10 +77,8 @@ class Worker:
         variables = environment.prepare(wish, old, preload)
         if not places.is_installed():
             variables["CENOTE_BUILD"] = places.build_folder()
-        # python -c puts the current folder first on its path. The program takes it out, because other users may be able to write there.
-        program = (f"import sys; sys.path = [{os.path.dirname(places.HERE)!r}, *filter(None, sys.path)]; "
-                   "from cenote.replay import player; sys.exit(player.main())")
-        self.process = subprocess.Popen([sys.executable, "-c", program, allocator], env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        command = python.of_ours("cenote.replay.player", allocator)
+        self.process = subprocess.Popen(command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         stderr=self.log, text=True)
 
     def receive(self) -> dict[str, Any]:
@@ -367,10 +365,10 @@ def main(arguments: Sequence[str]) -> int:
     except (Mistake, places.NotBuilt) as mistake:
         made.error(str(mistake))
     except Failed as problem:
-        print(f"cenote replay: {problem}", file=sys.stderr)
+        print(f"cenote replay: {visible(str(problem))}", file=sys.stderr)
         return FAILED
     except OSError as problem:
-        print(f"cenote replay: {problem.strerror or problem}{': ' + str(problem.filename) if problem.filename else ''}", file=sys.stderr)
+        print(f"cenote replay: {problem.strerror or problem}{': ' + visible(str(problem.filename)) if problem.filename else ''}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         return 130

@@ -11,6 +11,7 @@ from typing import NoReturn, Optional, Sequence, cast
 
 from cenote import places
 from cenote.base import inputs, outputs
+from cenote.base.mistake import visible
 from cenote.base.progress import Bar
 from cenote.view import html_page, pool_snapshot, torch_snapshot
 from cenote.view.history import Broken, History
@@ -35,7 +36,7 @@ class Parser(argparse.ArgumentParser):
 
 def fail(message: str) -> NoReturn:
     text = " ".join(message.split())
-    print(f"cenote view: {text.encode('ascii', 'backslashreplace').decode()}", file=sys.stderr)
+    print(f"cenote view: {visible(text.encode('ascii', 'backslashreplace').decode())}", file=sys.stderr)
     sys.exit(2)
 
 

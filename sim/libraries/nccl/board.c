@@ -21,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define SLOTS 8                     /* sends that are not received yet, before the sender waits */
@@ -105,8 +106,9 @@ static bool map_file(struct board *b, const char *name)
              (unsigned long long)mix(name, 0x9e3779b97f4a7c15ull));
     b->bytes = sizeof(struct header) + (size_t)b->ranks * sizeof(struct member) + (size_t)b->ranks * (size_t)b->ranks * sizeof(struct lane);
     b->file = open(b->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (b->file < 0)
-        return false;
+    struct stat status;
+    if (b->file < 0 || fstat(b->file, &status) || !S_ISREG(status.st_mode) || status.st_uid != geteuid())
+        return false; /* another user's, who could cut it off under our eyes */
     b->named = true;
     if (posix_fallocate(b->file, 0, (off_t)b->bytes))
         return false;
