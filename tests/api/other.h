@@ -15,6 +15,7 @@
 
 #include <cenote/share.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
