@@ -3,15 +3,15 @@
 
 #define BYTES (64 * KIB)
 
-struct card { struct scene scene; CUdeviceptr there; };
+struct scene_card { struct scene scene; CUdeviceptr there; };
 
-static void card_open(struct card *card)
+static void card_open(struct scene_card *card)
 {
     pinned_open(&card->scene);
     DONE(cuMemAlloc(&card->there, BYTES));
 }
 
-static void card_close(struct card *card)
+static void card_close(struct scene_card *card)
 {
     DONE(cuCtxSynchronize());
     DONE(cuMemFree(card->there));
@@ -19,7 +19,7 @@ static void card_close(struct card *card)
 }
 
 /* The device is busy for a while, then copies the block. */
-static void copy_late(struct card *card, char *block, CUstream stream)
+static void copy_late(struct scene_card *card, char *block, CUstream stream)
 {
     DONE(sim_launch_wait(stream, 10 * MSEC));
     DONE(cuMemcpyHtoDAsync(card->there, block, BYTES, stream));
@@ -28,7 +28,7 @@ static void copy_late(struct card *card, char *block, CUstream stream)
 
 CASE(a_block_in_flight_is_not_handed_out)
 {
-    struct card card;
+    struct scene_card card;
     card_open(&card);
     char *block = pinned_take(BYTES);
     memset(block, 5, BYTES);
@@ -56,7 +56,7 @@ CASE(a_block_in_flight_is_not_handed_out)
 
 CASE(every_stream_is_waited_for)
 {
-    struct card card;
+    struct scene_card card;
     card_open(&card);
     char *block = pinned_take(BYTES);
     copy_late(&card, block, card.scene.stream[A]);
@@ -74,7 +74,7 @@ CASE(every_stream_is_waited_for)
 
 CASE(a_later_use_moves_the_event)
 {
-    struct card card;
+    struct scene_card card;
     struct sim_books before, after;
     card_open(&card);
     char *block = pinned_take(BYTES);
@@ -99,7 +99,7 @@ CASE(a_later_use_moves_the_event)
 /* The handle of a stream that is gone may name another stream: its use is another one. */
 CASE(a_stream_that_is_destroyed_is_waited_for)
 {
-    struct card card;
+    struct scene_card card;
     CUstream stream, next;
     card_open(&card);
     char *block = pinned_take(BYTES);
@@ -120,7 +120,7 @@ CASE(a_stream_that_is_destroyed_is_waited_for)
 /* Inside cenote the handle of its default stream means that of the primary context, which has nothing to do. */
 CASE(the_default_stream_of_a_green_context_is_waited_for)
 {
-    struct card card;
+    struct scene_card card;
     CUdevResource whole;
     CUdevResourceDesc described;
     CUgreenCtx green;
@@ -153,7 +153,7 @@ CASE(the_default_stream_of_a_green_context_is_waited_for)
 
 CASE(a_captured_copy_keeps_the_block)
 {
-    struct card card;
+    struct scene_card card;
     CUgraph graph;
     card_open(&card);
     char *block = pinned_take(BYTES);
@@ -177,7 +177,7 @@ CASE(a_captured_copy_keeps_the_block)
 
 CASE(a_trim_waits_for_what_is_in_flight_if_it_is_told)
 {
-    struct card card;
+    struct scene_card card;
     card_open(&card);
     char *block = pinned_take(BYTES);
     copy_late(&card, block, card.scene.stream[A]);
@@ -191,7 +191,7 @@ CASE(a_trim_waits_for_what_is_in_flight_if_it_is_told)
     card_close(&card);
 }
 
-static void open_limited(struct card *card)
+static void open_limited(struct scene_card *card)
 {
     struct sim_shape shape = scene_card(64 * MIB);
     cenote_host_options options = pinned_options();
@@ -204,7 +204,7 @@ static void open_limited(struct card *card)
 /* The graph is gone, the device is idle and nothing is live: only the wait for the device, as a trim's, can say so. */
 CASE(a_captured_copy_is_waited_for_when_nothing_else_is_left)
 {
-    struct card card;
+    struct scene_card card;
     CUgraph graph;
     open_limited(&card);
     CUstream stream = card.scene.stream[A];
@@ -226,7 +226,7 @@ CASE(a_captured_copy_is_waited_for_when_nothing_else_is_left)
 /* A block that a graph uses is live while the graph is captured: then the device is not waited for, which would end the capture. */
 CASE(no_allocation_waits_while_a_capture_uses_pinned_memory)
 {
-    struct card card;
+    struct scene_card card;
     CUgraph graph;
     void *other = NULL;
     open_limited(&card);
@@ -249,7 +249,7 @@ CASE(no_allocation_waits_while_a_capture_uses_pinned_memory)
 
 CASE(when_nothing_else_is_left_it_waits)
 {
-    struct card card;
+    struct scene_card card;
     open_limited(&card);
     char *block = pinned_take(6 * MIB);
     copy_late(&card, block, card.scene.stream[A]);
@@ -286,7 +286,7 @@ CASE(every_event_goes_back)
 
 CASE(blocks_in_flight_are_waited_for_at_the_end)
 {
-    struct card card;
+    struct scene_card card;
     card_open(&card);
     char *block = pinned_take(BYTES);
     copy_late(&card, block, card.scene.stream[A]);

@@ -7,9 +7,9 @@
 
 #define BYTES (64 * KIB)
 
-struct card { struct scene scene; CUdeviceptr there; };
+struct scene_card { struct scene scene; CUdeviceptr there; };
 
-static void card_open(struct card *card)
+static void card_open(struct scene_card *card)
 {
     cenote_host_options options = pinned_options();
     options.announced = 0;
@@ -19,14 +19,14 @@ static void card_open(struct card *card)
     DONE(cuMemAlloc(&card->there, BYTES));
 }
 
-static void card_close(struct card *card)
+static void card_close(struct scene_card *card)
 {
     DONE(cuCtxSynchronize());
     DONE(cuMemFree(card->there));
     pinned_close(&card->scene);
 }
 
-static void copy_late(struct card *card, char *block, CUstream stream)
+static void copy_late(struct scene_card *card, char *block, CUstream stream)
 {
     DONE(sim_launch_wait(stream, 10 * MSEC));
     DONE(cuMemcpyHtoDAsync(card->there, block, BYTES, stream));
@@ -46,7 +46,7 @@ static void expect_whole(CUstream stream)
 struct replayed { CUgraph graph; CUgraphExec exec; };
 
 /* A capture of stream A, in which the graph is given a copy of the block, some work before it. */
-static struct replayed capture(struct card *card, char *block)
+static struct replayed capture(struct scene_card *card, char *block)
 {
     struct replayed r;
     DONE(cuStreamBeginCapture(card->scene.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
@@ -65,7 +65,7 @@ static void forget(struct replayed *r)
 /* Almost all that may be registered: no room beside it. */
 #define ALMOST_ALL (6 * MIB)
 
-static bool comes_back(struct card *card)
+static bool comes_back(struct scene_card *card)
 {
     void *other = NULL;
     (void)card;
@@ -77,7 +77,7 @@ static bool comes_back(struct card *card)
 
 CASE(copy_in_a_capture)
 {
-    struct card card;
+    struct scene_card card;
     card_open(&card);
     char *block = pinned_take(ALMOST_ALL);
     struct replayed r = capture(&card, block);
@@ -91,7 +91,7 @@ CASE(copy_in_a_capture)
 /* Also by calls that wait for nothing. */
 CASE(copy_in_a_capture_and_a_trim)
 {
-    struct card card;
+    struct scene_card card;
     card_open(&card);
     char *block = pinned_take(ALMOST_ALL);
     struct replayed r = capture(&card, block);
@@ -109,7 +109,7 @@ CASE(copy_in_a_capture_and_a_trim)
 /* A replay before the free, on a stream that lives as long as the program, is waited for. So is a second block that was freed after it. */
 CASE(replay_on_an_immortal_stream)
 {
-    struct card card;
+    struct scene_card card;
     card_open(&card);
     DONE(cenote_host_stream_set_immortal(0, card.scene.stream[B]));
     DONE(cenote_host_stream_set_immortal(0, NULL));
@@ -136,7 +136,7 @@ CASE(replay_on_an_immortal_stream)
 /* The stream on which a replay may run is being captured by a library: the block waits, and comes back when that has ended. */
 CASE(replay_beside_a_capture)
 {
-    struct card card;
+    struct scene_card card;
     card_open(&card);
     CUstream stream = card.scene.stream[B];
     DONE(cenote_host_stream_set_immortal(0, stream));
@@ -159,7 +159,7 @@ CASE(replay_beside_a_capture)
 /* A copy before the capture of the same stream is waited for, although the stream may not be touched. */
 CASE(copy_before_a_capture)
 {
-    struct card card;
+    struct scene_card card;
     card_open(&card);
     char *block = pinned_take(ALMOST_ALL);
     copy_late(&card, block, card.scene.stream[A]);
@@ -176,7 +176,7 @@ CASE(copy_before_a_capture)
 /* A replay that the program has told, on a stream that may end. */
 CASE(replay_on_another_stream_is_told)
 {
-    struct card card;
+    struct scene_card card;
     card_open(&card);
     char *block = pinned_take(ALMOST_ALL);
     struct replayed r = capture(&card, block);
@@ -196,7 +196,7 @@ CASE(replay_on_another_stream_is_told)
 /* An event that fell into a capture says nothing: another one takes its place. */
 CASE(capture_of_a_moment)
 {
-    struct card card;
+    struct scene_card card;
     card_open(&card);
     CUstream stream = card.scene.stream[B];
     DONE(cenote_host_stream_set_immortal(0, stream));
@@ -217,7 +217,7 @@ CASE(capture_of_a_moment)
 /* A stream that gets no event at the moment of the copy may be touched later, if it lives as long as the program. Otherwise the block stays. */
 CASE(event_that_is_refused)
 {
-    struct card card;
+    struct scene_card card;
     card_open(&card);
     CUstream stream = card.scene.stream[B];
     DONE(cenote_host_stream_set_immortal(0, stream));
@@ -238,7 +238,7 @@ CASE(event_that_is_refused)
 /* Pinned memory was opened with the promise, which the program takes back, and gives again. */
 CASE(the_promise_is_taken_back)
 {
-    struct card card;
+    struct scene_card card;
     cenote_host_options options = pinned_options();
     options.limit = 8 * MIB;
     options.chunk_mib = 2;
@@ -272,7 +272,7 @@ CASE(the_promise_is_taken_back)
 /* A trim that waits, and an allocation that has to, beside a capture of a library. */
 CASE(waits_beside_a_capture)
 {
-    struct card card;
+    struct scene_card card;
     card_open(&card);
     CUstream stream = card.scene.stream[A];
     for (int round = 0; round < 2; round++) {
@@ -294,7 +294,7 @@ CASE(waits_beside_a_capture)
 /* The default stream has an event although a blocking stream is being captured. */
 CASE(default_stream_beside_a_capture_of_a_blocking_stream)
 {
-    struct card card;
+    struct scene_card card;
     CUstream blocking;
     card_open(&card);
     DONE(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));

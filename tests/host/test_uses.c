@@ -10,7 +10,7 @@
 
 #define BYTES (64 * KIB)
 
-struct card { struct scene scene; CUdeviceptr there; };
+struct scene_card { struct scene scene; CUdeviceptr there; };
 
 static CUcontext context;
 
@@ -20,14 +20,14 @@ pid_t gettid(void)
     return 4711;
 }
 
-static void card_open(struct card *card)
+static void card_open(struct scene_card *card)
 {
     pinned_open(&card->scene);
     context = card->scene.context;
     DONE(cuMemAlloc(&card->there, BYTES));
 }
 
-static void card_open_without_ids(struct card *card)
+static void card_open_without_ids(struct scene_card *card)
 {
     cenote_host_options options = pinned_options();
     struct sim_shape shape = scene_card(64 * MIB);
@@ -37,7 +37,7 @@ static void card_open_without_ids(struct card *card)
     DONE(cuMemAlloc(&card->there, BYTES));
 }
 
-static void card_close(struct card *card)
+static void card_close(struct scene_card *card)
 {
     DONE(cuCtxSynchronize());
     DONE(cuMemFree(card->there));
@@ -59,7 +59,7 @@ static uint32_t remembered(void)
 }
 
 /* The block is freed and not handed out before the copy has run, which reads it with what it held. */
-static void expect_kept(struct card *card, char *block)
+static void expect_kept(struct scene_card *card, char *block)
 {
     DONE(cenote_host_free(block));
     char *other = pinned_take(BYTES);
@@ -74,7 +74,7 @@ static void expect_kept(struct card *card, char *block)
 
 /* ---------------------------------------------------------------------------------------------------------------- whose stream it was */
 
-struct part { struct card *card; char *block; bool copies; };
+struct part { struct scene_card *card; char *block; bool copies; };
 
 static void *use_own_stream(void *arg)
 {
@@ -97,7 +97,7 @@ static void in_a_thread(struct part part)
 /* The stream of a thread that ended has work; that of the next thread, which has its number, has none. */
 CASE(a_thread_has_the_number_of_another_that_ended)
 {
-    struct card card;
+    struct scene_card card;
     card_open(&card);
     char *block = pinned_take(BYTES);
     memset(block, 5, BYTES);
@@ -109,7 +109,7 @@ CASE(a_thread_has_the_number_of_another_that_ended)
 
 CASE(a_handle_is_given_again_and_the_driver_has_no_ids)
 {
-    struct card card;
+    struct scene_card card;
     CUstream stream, next;
     card_open_without_ids(&card);
     char *block = pinned_take(BYTES);
@@ -128,7 +128,7 @@ CASE(a_handle_is_given_again_and_the_driver_has_no_ids)
 /* A replay reads the block on another stream, whatever the stream is given that was captured. */
 CASE(a_captured_stream_is_used_again_after_its_capture)
 {
-    struct card card;
+    struct scene_card card;
     CUgraph graph;
     CUgraphExec exec;
     card_open(&card);
@@ -153,7 +153,7 @@ CASE(a_captured_stream_is_used_again_after_its_capture)
 /* What is live in a graph keeps allocations from waiting for the device, which would end the capture, whatever the block is used for beside it. */
 CASE(a_block_stays_captured)
 {
-    struct card card;
+    struct scene_card card;
     CUgraph graph;
     void *other = NULL;
     cenote_host_options options = pinned_options();
@@ -184,7 +184,7 @@ CASE(a_block_stays_captured)
 /* Memory is registered in the primary context, and events are recorded there: on the stream of another context none can be. */
 CASE(a_stream_of_another_context_is_refused)
 {
-    struct card card;
+    struct scene_card card;
     CUcontext beside, second;
     CUstream stream, far;
     cenote_host_options options = pinned_options();
@@ -218,7 +218,7 @@ CASE(a_stream_of_another_context_is_refused)
 CASE(uses_of_captures_are_one_for_each_block)
 {
     enum { CAPTURES = 20, COPIES = 50 };
-    struct card card;
+    struct scene_card card;
     CUgraph graph;
     card_open(&card);
     char *block = pinned_take(BYTES);
@@ -248,7 +248,7 @@ static uint32_t at_most(uint32_t undone)
     return h->few_uses + 2 * undone;
 }
 
-static void copies_that_are_done(struct card *card, char *block, CUstream stream)
+static void copies_that_are_done(struct scene_card *card, char *block, CUstream stream)
 {
     DONE(cuMemcpyHtoDAsync(card->there, block, BYTES, stream));
     DONE(cenote_host_use(block, 0, stream));
@@ -258,7 +258,7 @@ static void copies_that_are_done(struct card *card, char *block, CUstream stream
 CASE(uses_that_are_done_go_from_a_block_that_stays)
 {
     for (int ids = 0; ids < 2; ids++) {
-        struct card card;
+        struct scene_card card;
         if (ids)
             card_open(&card);
         else
@@ -280,7 +280,7 @@ CASE(uses_that_are_done_go_from_a_block_that_stays)
 CASE(uses_that_are_done_go_from_blocks_that_stay)
 {
     static char *block[MANY];
-    struct card card;
+    struct scene_card card;
     card_open(&card);
     for (int i = 0; i < MANY; i++) {
         block[i] = pinned_take(BYTES);
@@ -298,7 +298,7 @@ CASE(uses_that_are_done_go_beside_some_that_are_not)
 {
     enum { UNDONE = 1000, ROUNDS = 20000 };
     static CUstream busy[UNDONE];
-    struct card card;
+    struct scene_card card;
     CUstream stream;
     card_open(&card);
     char *block = pinned_take(BYTES);
@@ -327,7 +327,7 @@ CASE(uses_that_are_done_go_beside_some_that_are_not)
 /* To its last number: then a use is refused, the earlier ones hold, and there is room again when some are over. */
 CASE(the_table_of_uses_is_full)
 {
-    struct card card;
+    struct scene_card card;
     card_open(&card);
     struct host *h = atomic_load(&host_opened);
     char *block = pinned_take(BYTES);
@@ -400,7 +400,7 @@ static void *use_again_and_again(void *arg)
 
 CASE(two_threads_use_one_block_on_one_stream)
 {
-    struct card card;
+    struct scene_card card;
     pthread_t thread[2];
     struct sim_books books;
     card_open(&card);
