@@ -12,11 +12,13 @@
  */
 #include "pool/pool.h"
 
-void look_begin(struct look *look, cenote_pool *pool)
+int look_begin(struct look *look, cenote_pool *pool)
 {
     *look = (struct look){.pool = pool};
-    lock_take(&pool->lock);
-    pool_settle(pool);
+    int error = pool_take_lock(pool);
+    if (!error)
+        pool_settle(pool);
+    return error;
 }
 
 void look_end(struct look *look)

@@ -87,7 +87,10 @@ static void set_pending(cenote_pool *pool, const struct block_ref *w, bool pendi
         bit_clear(slab_of(&pool->store.slabs, w->slab)->pending, w->item);
 }
 
-/* The block is freed but not free. Its uses, for pending_record; the first of them stands for the block. LOCKING: the pool's lock. */
+/*
+ * The block is freed but not free. Its uses, for pending_record; the first of them stands for the block. Until that has counted the block, this
+ * thread is a user of the pool. LOCKING: the pool's lock.
+ */
 uint32_t pending_detach(cenote_pool *pool, const struct block_ref *w, tick freed)
 {
     uint32_t first = *w->uses;
@@ -98,6 +101,7 @@ uint32_t pending_detach(cenote_pool *pool, const struct block_ref *w, tick freed
         use_of(pool, use)->first = first;
         use_of(pool, first)->left++;
     }
+    pool->life.users++;
     return first;
 }
 
@@ -150,6 +154,7 @@ void pending_record(cenote_pool *pool, uint32_t uses)
             pool->pending.fence_wanted = u->freed;
     }
     atomic_fetch_add(&pool->pending.count, 1);
+    pool->life.users--;
     lock_give(&pool->lock);
 }
 
@@ -313,7 +318,7 @@ void pending_poll(cenote_pool *pool)
 void pending_poll_some(cenote_pool *pool)
 {
     bool entered = device_enter(pool->config.device) == CUDA_SUCCESS;
-    if (entered && lock_try(&pool->turn)) {
+    if (entered && turn_try(pool)) {
         lock_take(&pool->lock);
         tick wanted = pool->pending.fence_wanted;
         pool->pending.allocs_since_poll = 0;

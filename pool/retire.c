@@ -12,15 +12,17 @@
 
 #define RETIRED_AT_A_TIME 32    /* arenas of one stream, between two looks whether another thread wants the lock */
 
-/* The lane of that key, of whichever device the stream is. It is held. 0: there is none. LOCKING: none. */
+/* The lane of that key, of whichever device the stream is. It is held, and this thread a user of the pool. 0: there is none. LOCKING: none. */
 static uint32_t hold_lane(cenote_pool *pool, uint64_t key)
 {
-    lock_take(&pool->lock);
+    if (pool_take_lock(pool)) /* its lanes have ended with it */
+        return 0;
     uint32_t lane = lane_find(pool, key, NULL);
     for (int ordinal = 0; ordinal < DEVICES_MAX && !lane; ordinal++)
         lane = pool->config.others[ordinal] ? lane_find(pool, key, pool->config.others[ordinal]) : 0;
     if (lane)
         lane_hold(pool, lane);
+    pool->life.users += lane != 0;
     lock_give(&pool->lock);
     return lane;
 }
@@ -121,6 +123,7 @@ static int end_key(cenote_pool *pool, uint64_t key, CUstream stream)
         end_arenas(pool, lane);
     lock_take(&pool->lock);
     lane_drop(pool, lane);
+    pool->life.users--;
     lock_give(&pool->lock);
     return error;
 }

@@ -86,7 +86,7 @@ static void gather(struct climb *c)
 static bool ask_others(struct climb *c)
 {
     cenote_pool *pool = c->pool;
-    turn_end(pool);
+    turn_leave(pool);
     bool freed = c->callbacks++ < CALLBACKS_MAX && ask_to_free(pool, c->request->bytes), came = false;
     if ((c->driver = turn_resume(pool)))
         return false;

@@ -12,7 +12,7 @@
  *
  * LOCKING: a thread that is here holds no lock, unless a function says otherwise. It has paused (turn_pause), or, for siblings_look alone, not yet
  * taken the turn: siblings have turns of their own, and their threads may be here for this pool. A pool may be destroyed meanwhile, but its structure
- * stays (`walkers`).
+ * stays (`walkers`), and turn_visit says so.
  */
 #include "base/check.h"
 #include "pool/pool.h"
@@ -68,13 +68,14 @@ static enum awaited poll(struct siblings *s, cenote_pool *other, bool *came)
 {
     struct sibling *sibling = sibling_of(s, other);
     CUresult result;
-    turn_go_on(other);
+    if (!turn_visit(other))
+        return AWAIT_NOTHING;
     enum awaited awaited = wait_look(other, sibling ? sibling->limit : 0, &result);
     if (!result && (!sibling || wait_came(other, &sibling->seen)))
         *came |= trim_free(other) != 0;
     if (!result && s->unmap)
         *came |= aliases_drop(other);
-    turn_pause(other);
+    turn_visit_end(other);
     if (sibling)
         sibling->awaited = awaited;
     return awaited;
@@ -106,9 +107,10 @@ bool siblings_wait(const struct siblings *s, const cenote_pool *pool, enum await
             CUresult result;
             if (s->each[i].pool != other || s->each[i].awaited != awaited)
                 continue;
-            turn_go_on(other);
+            if (!turn_visit(other))
+                continue;
             waited |= wait_for_rest(other, awaited, 0, &result);
-            turn_pause(other);
+            turn_visit_end(other);
         }
     return waited;
 }

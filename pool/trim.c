@@ -32,7 +32,8 @@ struct leave {
 void trim_flush(cenote_pool *pool)
 {
     struct look look;
-    look_begin(&look, pool);
+    if (look_begin(&look, pool)) /* the turn keeps it open */
+        return;
     for (uint32_t number = 1; number < pool->store.arenas.used && !look.is_over; number++, look_goes_on(&look, WORK_OF_FLUSH))
         if (arena_of(pool, number)->number)
             arena_flush(arena_of(pool, number));
