@@ -51,10 +51,9 @@ static void fill(struct ring_entry *entries, uint64_t count)
         *(volatile uint64_t *)&entries[i].ns = 0;
 }
 
-/* The ring of the pool becomes another one, and the old one goes. */
+/* The ring of the pool becomes another one, and the old one goes. LOCKING: the pool's lock, which is given back. */
 static void change_ring(cenote_pool *pool, struct ring next)
 {
-    lock_take(&pool->lock);
     struct ring old = pool->recorder.ring;
     pool->recorder.ring = next;
     lock_give(&pool->lock);
@@ -71,8 +70,12 @@ static int start(cenote_pool *pool, uint64_t records)
                          sizeof *ring.entries);
     if (records)
         fill(ring.entries, ring.room);
-    change_ring(pool, ring);
-    return CENOTE_OK;
+    int error = pool_take_lock(pool);
+    if (!error)
+        change_ring(pool, ring);
+    else
+        memory_unmap(ring.entries, ring.room * sizeof *ring.entries);
+    return error;
 }
 
 int cenote_pool_record(cenote_pool *pool, uint64_t records)
@@ -83,6 +86,7 @@ int cenote_pool_record(cenote_pool *pool, uint64_t records)
 
 void record_forget(cenote_pool *pool)
 {
+    lock_take(&pool->lock);
     change_ring(pool, (struct ring){0});
 }
 
@@ -151,7 +155,8 @@ static enum outcome copy_once(struct copy *c, cenote_pool *pool, uint64_t *entri
 {
     struct sized_list list = {.items = c->pieces, .room = c->piece_bytes / sizeof *c->pieces, .size = sizeof *c->pieces};
     const struct ring *r = &pool->recorder.ring;
-    look_begin(&c->look, pool);
+    if (look_begin(&c->look, pool))
+        return COPY_NOTHING;
     c->ring_ns = r->begun_ns;
     c->first = r->written - ring_count(r);
     c->count = 0;
