@@ -253,7 +253,7 @@ static void cover_replays(cenote_pool *pool)
 static int destroy_group(cenote_pool *pool, cenote_group *group)
 {
     struct look look;
-    look_begin_with_turn(&look, pool);
+    look_begin_held(&look, pool);
     int error = check_not_destroyed(group);
     if (!error && group->captures)
         error = error_set(CENOTE_CAPTURE, 0, "a capture is open on group \"%s\": cenote_capture_end comes first", group->name);

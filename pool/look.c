@@ -21,9 +21,9 @@ int look_begin(struct look *look, cenote_pool *pool)
     return error;
 }
 
-void look_begin_with_turn(struct look *look, cenote_pool *pool)
+void look_begin_held(struct look *look, cenote_pool *pool)
 {
-    *look = (struct look){.pool = pool, .has_turn = true};
+    *look = (struct look){.pool = pool, .is_held = true};
     lock_take(&pool->lock);
     pool_settle(pool);
 }
@@ -40,7 +40,7 @@ bool look_pause(struct look *look)
     if (!lock_pass(&pool->lock))
         return true;
     look->is_apart = true;
-    look->is_over = !look->has_turn && !atomic_load(&pool->life.open);
+    look->is_over = !look->is_held && !atomic_load(&pool->life.open);
     if (!look->is_over)
         pool_settle(pool);
     if (!look->is_over && look->after_pause)

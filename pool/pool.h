@@ -122,13 +122,13 @@ struct look {
     cenote_pool *pool;
     uint32_t     work;              /* done since the lock was taken or offered, in units of some 100 ns */
     bool         is_apart;          /* other threads had the lock meanwhile: what was seen is not one moment's */
-    bool         has_turn;
+    bool         is_held;
     bool         is_over;           /* the pool was destroyed meanwhile: nothing may be looked at any more */
     void       (*after_pause)(struct look *look); /* unless NULL: called with the lock, before the look goes on */
 };
 #define PORTION 500u                /* chosen: a hold of 50 us, of the 200 that none may be longer than */
 int  look_begin(struct look *look, cenote_pool *pool);
-void look_begin_with_turn(struct look *look, cenote_pool *pool);    /* the pool does not end meanwhile, but by this thread */
+void look_begin_held(struct look *look, cenote_pool *pool);    /* by a thread that has the turn, or ends the pool */
 void look_end(struct look *look);
 bool look_pause(struct look *look);
 

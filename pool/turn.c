@@ -63,11 +63,11 @@ void turn_leave(cenote_pool *pool)
     turn_end(pool);
 }
 
-/* The thread is back. Invariant 31: the pool has not ended meanwhile. */
+/* The thread is back. Invariant 31: the pool has not ended meanwhile, unless this thread ends it and a source had a segment back. */
 static void take_again(cenote_pool *pool)
 {
     lock_take(&pool->turn);
-    CHECK(pool->life.open && pool->life.away);
+    CHECK(pool->life.away && (pool->life.open || (pool->life.ending && pool->life.away == 1)));
     pool->life.away--;
 }
 
