@@ -303,8 +303,8 @@ static int may_be_destroyed(cenote_pool *pool)
         return error_set(CENOTE_BUSY, 0, "a capture is open on device %d: nothing may be given back meanwhile", pool->config.device->ordinal);
     if (pool->groups.pins)
         return error_set(CENOTE_BUSY, 0, "memory of the pool is still pinned: cenote_unpin comes first");
-    if (pool->life.slow_path_users)
-        return error_set(CENOTE_BUSY, 0, "another thread is allocating from the pool: destroy it when that is done");
+    if (pool->life.users)
+        return error_set(CENOTE_BUSY, 0, "another thread is allocating from the pool, freeing, or naming a stream: destroy the pool when that is done");
     if (pool->account.stats.blocks.current)
         return error_set(CENOTE_BUSY, 0, "%llu blocks (%llu bytes) are still live: free them first",
                          (unsigned long long)pool->account.stats.blocks.current, (unsigned long long)pool->account.stats.requested.current);
@@ -328,6 +328,7 @@ static void give_everything_back(cenote_pool *pool)
     peer_fences_close(pool);
     if (pool->config.driver_pool && pool->config.device->driver->cuMemPoolDestroy(pool->config.driver_pool))
         pool->config.device->driver->cuMemPoolDestroy(pool->config.driver_pool);
+    pool->config.driver_pool = NULL;
 }
 
 /* Forgets regions that did not go back, because the context is lost or the driver refused them. */
@@ -396,8 +397,8 @@ static int check_done(const cenote_pool *pool, tick waited)
 }
 
 /*
- * No new call gets in from here on; those inside are the caller's mistake, and find the pool closed. `waited`: for all that was freed until then.
- * LOCKING: the turn, after wait_before_closing.
+ * No new call gets in from here on, and none is inside: those that come back to the books are counted, and calls that look at them only now find the
+ * pool closed. `waited`: for all that was freed until then. LOCKING: the turn, after wait_before_closing.
  */
 static int close_for_calls(cenote_pool *pool, tick waited, bool whole, CUresult result)
 {
@@ -422,6 +423,20 @@ static int close_for_calls(cenote_pool *pool, tick waited, bool whole, CUresult 
     return error;
 }
 
+/*
+ * Threads that have let go of the turn come back first: a trim that waits for the device, or has a function of the program run, and threads of other
+ * pools. Those that allocate are no reason to wait: that is BUSY. LOCKING: the turn, let go of meanwhile.
+ */
+static int wait_for_those_away(cenote_pool *pool)
+{
+    tick freed;
+    CUresult result;
+    int error = CENOTE_OK;
+    for (uint32_t looks = 0; pool->life.away && !(error = check_unused(pool, &freed)); looks++)
+        wait_for_rest(pool, AWAIT_EVENTS, looks, &result);
+    return error;
+}
+
 int cenote_pool_destroy(cenote_pool *pool)
 {
     int error = pool_usable(pool);
@@ -443,6 +458,7 @@ int cenote_pool_destroy(cenote_pool *pool)
     CUresult result = device_enter_as_it_is(pool->config.device);
     error = wait_before_closing(pool, &waited, &whole, &result);
     lock_take(&pool->turn);
+    error = error ? error : wait_for_those_away(pool);
     error = error ? error : close_for_calls(pool, waited, whole, result);
     if (!error && !result)
         give_everything_back(pool);
@@ -481,9 +497,8 @@ int cenote_pool_provider(const cenote_pool *pool)
 int cenote_pool_set_limit(cenote_pool *pool, uint64_t bytes)
 {
     int error = pool_usable(pool);
-    if (error)
+    if (error || (error = pool_take_lock(pool)))
         return error;
-    lock_take(&pool->lock);
     pool->limits.bytes = bytes;
     lock_give(&pool->lock);
     return bytes ? cenote_pool_trim(pool, bytes, 0) : CENOTE_OK;
@@ -496,7 +511,8 @@ int cenote_pool_set_trim_above(cenote_pool *pool, double part)
         return error;
     if (!(part >= 0 && part <= 1))
         return error_set(CENOTE_INVALID, 0, "trim_above is a part from 0 to 1, not %g", part);
-    lock_take(&pool->lock);
+    if ((error = pool_take_lock(pool)))
+        return error;
     pool->limits.trim_above = part;
     lock_give(&pool->lock);
     return CENOTE_OK;

@@ -30,7 +30,7 @@ static tick middle_age(cenote_pool *pool)
 {
     tick oldest = UINT64_MAX, youngest = 0;
     struct look look;
-    look_begin(&look, pool);
+    look_begin_held(&look, pool);
     for (uint32_t number = 1; number < pool->store.pages.regions.used; number++) {
         const struct region *r = region_of(&pool->store.pages, number);
         for (uint32_t slot = 0; r && !r->fixed && !region_is_segment(r) && slot < r->slots; slot++) {

@@ -53,7 +53,8 @@ static struct arena *lock_arena(cenote_pool *pool, uint32_t group, struct reques
                                 int *error)
 {
     struct arena *a = NULL;
-    lock_take(&pool->lock);
+    if ((*error = pool_take_lock(pool))) /* it may have ended while the driver was asked for the key */
+        return NULL;
     CUresult lost = pool->life.lost;
     bool is_gone = group && (!group_of(pool, group)->number || group_of(pool, group)->destroyed);
     bool has_room = !lost && !is_gone && pool_reserve_books(pool, q->mark);
@@ -116,7 +117,7 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
     pool_shape(pool, a, q);
     bool served = pool_try(pool, a, &who, q, false, &place, at) == FIT_NOW;
     a->slow_path_users += !served;
-    pool->life.slow_path_users += !served;
+    pool->life.users += !served;
     lock_give(&pool->lock);
     if (served && !polls)
         return CENOTE_OK;
@@ -130,7 +131,7 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
         return CENOTE_OK;
     lock_take(&pool->lock);
     a->slow_path_users--;
-    pool->life.slow_path_users--;
+    pool->life.users--;
     idle_enter(pool, a); /* its stream may have been retired, or its group destroyed, meanwhile */
     pool->account.stats.slow_allocs++;
     lock_give(&pool->lock);
@@ -256,7 +257,8 @@ int cenote_free_sized(void *block, size_t bytes)
  */
 static bool is_known(cenote_pool *pool, uint64_t key, struct device *other)
 {
-    lock_take(&pool->lock);
+    if (pool_take_lock(pool))
+        return false;
     bool known = lane_find(pool, key, other) != 0;
     lock_give(&pool->lock);
     return known;
@@ -299,8 +301,10 @@ static int use_block(void *block, int device, CUstream stream, uint64_t *key)
     if (noted)
         record_used(pool, &w, *key);
     for (int i = 0; i < 2; i++)
-        if ((owed_there[i] = other && peer_uses_are_owed(pool, lanes[i])))
+        if ((owed_there[i] = other && peer_uses_are_owed(pool, lanes[i]))) { /* another thread may free the block */
             lane_hold(pool, lanes[i]);
+            pool->life.users++;
+        }
     if (still)
         lock_give(&still->lock);
     for (int i = 0; i < 2; i++)

@@ -77,9 +77,8 @@ static bool runs_still(cenote_pool *pool, uint64_t last)
 int cenote_pool_on_shortage(cenote_pool *pool, cenote_shortage_fn function, void *arg)
 {
     int error = pool_usable(pool);
-    if (error)
+    if (error || (error = pool_take_lock(pool)))
         return error;
-    lock_take(&pool->lock);
     pool->ask.on_shortage = function;
     pool->ask.arg = arg;
     uint64_t last = pool->ask.begun;

@@ -27,6 +27,11 @@ static enum attempt fail(struct climb *c, int error)
     return ATTEMPT_DONE;
 }
 
+static int no_books(void)
+{
+    return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory left for the books of a block");
+}
+
 /* How much memory is free, as the driver says. LOCKING: the turn. */
 void attempt_ask_driver(struct climb *c)
 {
@@ -181,6 +186,10 @@ static enum attempt fill_place(struct climb *c, const struct place *place)
     }
     pool->account.stats.pages_harvested += pool->remap.fill.harvests;
     pool->account.stats.pages_unmapped += pool->remap.fill.unmaps + pool->remap.fill.leaves;
+    if (!pool_reserve_books(pool, c->request->mark)) { /* other threads had the lock meanwhile, and may have taken what was reserved before */
+        arena_abandon(c->arena, block);
+        return fail(c, no_books());
+    }
     c->at = pool_commit(pool, c->arena, c->request, block);
     count_alloc(pool, c->arena, c->request);
     record_taken(pool, c->at, c->request, c->arena);
@@ -406,7 +415,7 @@ static enum attempt place_and_fill(struct climb *c)
     who.anywhere |= c->rung > RUNG_BUDGET;
     who.splits = c->rung == RUNG_SPLIT;
     if (!pool_reserve_books(pool, c->request->mark))
-        return fail(c, error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory left for the books of a block"));
+        return fail(c, no_books());
     enum fit fit = pool_try(pool, c->arena, &who, c->request, true, &place, &c->at);
     if (fit == FIT_NOW) {
         note_poll(c->arena, &place);

@@ -78,6 +78,19 @@ int pool_answers(const cenote_pool *pool)
     return usable_if(pool, pool_refuses());
 }
 
+/*
+ * The pool's lock for a call of the API, which has looked at the pool before: it may have ended since, and its tables are gone then (invariant 31).
+ * LOCKING: none; with CENOTE_OK the pool's lock.
+ */
+int pool_take_lock(cenote_pool *pool)
+{
+    lock_take(&pool->lock);
+    if (__builtin_expect(pool->life.open, 1))
+        return CENOTE_OK;
+    lock_give(&pool->lock);
+    return pool_answers(pool);
+}
+
 /* Reports a failed driver call; the first sticky error poisons the pool. LOCKING: none held but the turn. */
 int pool_driver_error(cenote_pool *pool, CUresult result, const char *call)
 {

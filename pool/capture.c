@@ -62,7 +62,9 @@ static bool will_be_plain(const cenote_pool *pool, unsigned flags)
 /* A group of the pool will be. LOCKING: none held. */
 static int begin_plain(cenote_pool *pool)
 {
-    lock_take(&pool->lock);
+    int error = pool_take_lock(pool);
+    if (error)
+        return error;
     pool->groups.has_plain = true;
     lock_give(&pool->lock);
     return peer_access_open_contexts(pool);
@@ -88,7 +90,8 @@ int(cenote_group_create)(cenote_pool *pool, const char *name, unsigned flags, co
     bool plain = will_be_plain(pool, flags);
     if ((error = check_new(flags, given ? &source : NULL, group)) || (plain && !given && (error = begin_plain(pool))))
         return error;
-    lock_take(&pool->lock);
+    if ((error = pool_take_lock(pool)))
+        return error;
     uint32_t number = table_take(&pool->groups.table);
     if (number) {
         cenote_group *g = group_of(pool, number);
@@ -246,21 +249,29 @@ static void cover_replays(cenote_pool *pool)
     turn_end(pool);
 }
 
+/* LOCKING: the turn. */
+static int destroy_group(cenote_pool *pool, cenote_group *group)
+{
+    struct look look;
+    look_begin_held(&look, pool);
+    int error = check_not_destroyed(group);
+    if (!error && group->captures)
+        error = error_set(CENOTE_CAPTURE, 0, "a capture is open on group \"%s\": cenote_capture_end comes first", group->name);
+    if (!error)
+        end_group(&look, group);
+    look_end(&look);
+    return error;
+}
+
 int cenote_group_destroy(cenote_group *group)
 {
     int error = check_group(group);
     if (error)
         return error;
     cenote_pool *pool = group->pool;
-    struct look look;
-    lock_take(&pool->turn); /* no page is on its way into the group */
-    look_begin(&look, pool);
-    error = check_not_destroyed(group);
-    if (!error && group->captures)
-        error = error_set(CENOTE_CAPTURE, 0, "a capture is open on group \"%s\": cenote_capture_end comes first", group->name);
-    if (!error)
-        end_group(&look, group);
-    look_end(&look);
+    if ((error = turn_take(pool))) /* with it no page is on its way into the group */
+        return error;
+    error = destroy_group(pool, group);
     lock_give(&pool->turn);
     if (!error)
         cover_replays(pool);

@@ -167,7 +167,7 @@ static CUresult take_segment(cenote_pool *pool, struct arena *a, uint64_t bytes,
     const cenote_source *source = source_of(pool, a);
     if (source) {
         struct callback c;
-        turn_end(pool);
+        turn_leave(pool);
         callback_begin(&c, pool, source);
         *at = (CUdeviceptr)(uintptr_t)source->take(bytes, a->handle, source->arg);
         callback_end();

@@ -254,7 +254,7 @@ static bool is_ended(const cenote_pool *pool, const struct arena *a)
 void idle_forget_empty(cenote_pool *pool)
 {
     struct look look;
-    look_begin(&look, pool);
+    look_begin_held(&look, pool);
     for (uint32_t number = 1; number < pool->store.arenas.used && !look.is_over; number++) {
         struct arena *a = arena_of(pool, number);
         bool goes = a->number && is_ended(pool, a) && !arena_has_regions(a) && is_complete(pool, a);

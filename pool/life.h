@@ -38,14 +38,16 @@ struct pool_list {
 };
 
 /*
- * LOCKING: `open` and `lost` change under the pool's lock, `ending` is atomic, and all three are read without a lock; `slow_path_users`: the
- * pool's lock.
+ * LOCKING: `open` and `lost` change under the pool's lock, `ending` is atomic, and all three are read without a lock; `users`: the
+ * pool's lock; `away`: the turn.
  */
 struct life {
     _Atomic(bool)  open;            /* false: destroyed, kept for reuse */
     _Atomic(bool)  ending;          /* a thread destroys it */
     _Atomic(CUresult) lost;         /* first sticky error, 0: none */
-    uint32_t       slow_path_users; /* see the same count of an arena */
+    uint32_t       users;           /* threads without the lock that come back to the books: allocations on the slow path, frees that record, uses
+                                       and retires that hold a lane. The pool does not end meanwhile */
+    uint32_t       away;            /* threads that have let go of the turn and come back to it: the end of the pool waits for them (invariant 31) */
 };
 
 /* What a pool was made with. LOCKING: constant while the pool is open; `others` is atomic. */
@@ -72,6 +74,7 @@ struct limits {
 int  pool_process_usable(void);                           /* CENOTE_OK, FORKED, EXITING, or INVALID: a callback that must not call */
 int  pool_usable(const cenote_pool *pool);                /* CENOTE_OK, or why no call can be served */
 int  pool_answers(const cenote_pool *pool);               /* CENOTE_OK, or why no question of the books is answered */
+int  pool_take_lock(cenote_pool *pool);                   /* CENOTE_OK, with the pool's lock; or the same, without it */
 int  pool_driver_error(cenote_pool *pool, CUresult result, const char *call);
 int  pool_driver_error_of_any(cenote_pool *pool, CUresult result, const char *call);
 cenote_pool *pool_next_on_device(const cenote_pool *pool, cenote_pool *after);

@@ -12,9 +12,18 @@
  */
 #include "pool/pool.h"
 
-void look_begin(struct look *look, cenote_pool *pool)
+int look_begin(struct look *look, cenote_pool *pool)
 {
     *look = (struct look){.pool = pool};
+    int error = pool_take_lock(pool);
+    if (!error)
+        pool_settle(pool);
+    return error;
+}
+
+void look_begin_held(struct look *look, cenote_pool *pool)
+{
+    *look = (struct look){.pool = pool, .is_held = true};
     lock_take(&pool->lock);
     pool_settle(pool);
 }
@@ -31,7 +40,7 @@ bool look_pause(struct look *look)
     if (!lock_pass(&pool->lock))
         return true;
     look->is_apart = true;
-    look->is_over = !atomic_load(&pool->life.open);
+    look->is_over = !look->is_held && !atomic_load(&pool->life.open);
     if (!look->is_over)
         pool_settle(pool);
     if (!look->is_over && look->after_pause)

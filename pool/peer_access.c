@@ -149,10 +149,12 @@ static int grant(cenote_pool *pool, struct device *other)
 /* A group will be plain; `has_plain` says so already, so that a later grant opens contexts itself. LOCKING: none held. */
 int peer_access_open_contexts(cenote_pool *pool)
 {
-    lock_take(&pool->turn); /* no grant is under way */
+    int error = turn_take(pool); /* no grant is under way */
+    if (error)
+        return error;
     bool missing = pool->config.provider == CENOTE_VMM && pool->access.granted & ~pool->access.contexts;
     lock_give(&pool->turn);
-    int error = missing ? turn_begin(pool) : CENOTE_OK;
+    error = missing ? turn_begin(pool) : CENOTE_OK;
     if (error || !missing)
         return error;
     CUresult result = grant_contexts(pool);

@@ -123,12 +123,16 @@ static void set_pending(cenote_pool *pool, const struct block_ref *w, bool pendi
         bit_clear(slab_of(&pool->store.slabs, w->slab)->pending, w->item);
 }
 
-/* The block is freed but not free. Its uses, for pending_record; the first of them stands for the block. LOCKING: the pool's lock. */
+/*
+ * The block is freed but not free. Its uses, for pending_record; the first of them stands for the block. Until that has counted the block, this
+ * thread is a user of the pool. LOCKING: the pool's lock.
+ */
 uint32_t pending_detach(cenote_pool *pool, const struct block_ref *w, tick freed)
 {
     set_pending(pool, w, true);
     atomic_fetch_add(&pool->pending.count, 1);
     use_of(pool, *w->uses)->freed = freed;
+    pool->life.users++;
     return *w->uses;
 }
 
@@ -187,6 +191,7 @@ void pending_record(cenote_pool *pool, uint32_t uses)
             pool->pending.fence_wanted = u->freed;
         count_one(pool, &appended);
     }
+    pool->life.users--;
     lock_give(&pool->lock);
 }
 
@@ -357,7 +362,7 @@ void pending_poll(cenote_pool *pool)
 void pending_poll_some(cenote_pool *pool)
 {
     bool entered = device_enter(pool->config.device) == CUDA_SUCCESS;
-    if (entered && lock_try(&pool->turn)) {
+    if (entered && turn_try(pool)) {
         lock_take(&pool->lock);
         tick wanted = pool->pending.fence_wanted;
         pool->pending.allocs_since_poll = 0;

@@ -117,16 +117,18 @@ static inline void uses_are_done(const cenote_pool *pool, struct lane *lane, uin
 /* --- place.c */
 struct requester pool_requester(const cenote_pool *pool, const struct arena *a);
 
-/* --- look.c: a long look at the pool. LOCKING: the pool's lock, which look_begin takes */
+/* --- look.c: a long look at the pool. LOCKING: the pool's lock, which both begins take. An error: the pool has ended */
 struct look {
     cenote_pool *pool;
     uint32_t     work;              /* done since the lock was taken or offered, in units of some 100 ns */
     bool         is_apart;          /* other threads had the lock meanwhile: what was seen is not one moment's */
+    bool         is_held;
     bool         is_over;           /* the pool was destroyed meanwhile: nothing may be looked at any more */
     void       (*after_pause)(struct look *look); /* unless NULL: called with the lock, before the look goes on */
 };
 #define PORTION 500u                /* chosen: a hold of 50 us, of the 200 that none may be longer than */
-void look_begin(struct look *look, cenote_pool *pool);
+int  look_begin(struct look *look, cenote_pool *pool);
+void look_begin_held(struct look *look, cenote_pool *pool);    /* by a thread that has the turn, or ends the pool */
 void look_end(struct look *look);
 bool look_pause(struct look *look);
 
@@ -165,9 +167,13 @@ cenote_stats report_stats(const cenote_pool *pool, const struct report_sums *sum
 
 /* --- turn.c, events.c, wait.c: the turn, fences and the driver */
 void     events_close(cenote_pool *pool);
+int      turn_take(cenote_pool *pool);
+bool     turn_try(cenote_pool *pool);
 int      turn_begin(cenote_pool *pool);
 void     turn_end(cenote_pool *pool);
+void     turn_leave(cenote_pool *pool);
 CUresult turn_resume(cenote_pool *pool);
+CUresult turn_let_go(cenote_pool *pool, CUresult (*wait)(struct device *device, bool *whole), bool *whole);
 CUresult events_query(cenote_pool *pool, tick needed);
 static inline bool pool_is_capturing(const cenote_pool *pool)
 {

@@ -59,6 +59,10 @@ int pool_other_device(cenote_pool *pool, int ordinal, struct device **other)
     if (*other)
         return CENOTE_OK;
     lock_take(&pools_lock);
+    if (!pool->life.open) { /* nothing would close that device again */
+        lock_give(&pools_lock);
+        return pool_usable(pool);
+    }
     *other = known ? atomic_load(&pool->config.others[ordinal]) : NULL;
     if (!*other && (*other = open_as_it_is(ordinal, &error)))
         atomic_store(&pool->config.others[ordinal], *other);

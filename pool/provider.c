@@ -72,7 +72,7 @@ bool provider_give_segment(cenote_pool *pool, struct arena *a, uint64_t at, uint
     lock_take(&pool->lock);
     CUstream handle = a->handle; /* another stream may take the arena over */
     lock_give(&pool->lock);
-    turn_end(pool);
+    turn_leave(pool);
     struct callback c;
     callback_begin(&c, pool, a);
     source.give((void *)(uintptr_t)at, bytes, handle, source.arg);

@@ -103,7 +103,7 @@ bool recycle_oldest(cenote_pool *pool)
         return false;
     struct look look;
     uint32_t slots = 0;
-    look_begin(&look, pool);
+    look_begin_held(&look, pool);
     struct region *r = find_oldest(&look);
     bool going = r && leave(&look, r, &slots);
     look_end(&look);

@@ -12,15 +12,21 @@
 
 #define RETIRED_AT_A_TIME 32    /* arenas of one stream, between two looks whether another thread wants the lock */
 
-/* The lane of that key, of whichever device the stream is. It is held. 0: there is none. LOCKING: none. */
-static uint32_t hold_lane(cenote_pool *pool, uint64_t key)
+/*
+ * The lane of that key, of whichever device the stream is. It is held, and this thread a user of the pool. 0: there is none. An error: the pool has
+ * ended while the driver was asked for the key. LOCKING: none.
+ */
+static int hold_lane(cenote_pool *pool, uint64_t key, uint32_t *lane)
 {
-    lock_take(&pool->lock);
-    uint32_t lane = lane_find_anywhere(pool, key);
-    if (lane)
-        lane_hold(pool, lane);
+    int error = pool_take_lock(pool);
+    *lane = error ? 0 : lane_find_anywhere(pool, key);
+    if (error)
+        return error;
+    if (*lane)
+        lane_hold(pool, *lane);
+    pool->life.users += *lane != 0;
     lock_give(&pool->lock);
-    return lane;
+    return CENOTE_OK;
 }
 
 /* LOCKING: none. */
@@ -124,14 +130,17 @@ static void drop_lane(cenote_pool *pool, uint32_t lane)
         return;
     lock_take(&pool->lock);
     lane_drop(pool, lane);
+    pool->life.users--;
     lock_give(&pool->lock);
 }
 
 /* LOCKING: none, not inside. */
 static int end_key(cenote_pool *pool, uint64_t key, CUstream stream)
 {
-    uint32_t lane = hold_lane(pool, key);
-    int error = lane ? end_held(pool, lane, stream) : CENOTE_OK;
+    uint32_t lane;
+    int error = hold_lane(pool, key, &lane);
+    if (lane)
+        error = end_held(pool, lane, stream);
     drop_lane(pool, lane);
     return error;
 }
@@ -151,8 +160,8 @@ static bool was_this_captured(cenote_pool *pool, uint32_t lane, uint64_t key)
  */
 void stream_end_another(cenote_pool *pool, uint64_t key, CUstream stream)
 {
-    uint32_t lane = stream_key_is_id(key) ? hold_lane(pool, stream_key_while_captured(stream)) : 0, first;
-    if (!lane)
+    uint32_t lane = 0, first;
+    if (!stream_key_is_id(key) || hold_lane(pool, stream_key_while_captured(stream), &lane) || !lane)
         return;
     lock_take(&pool->lock);
     struct lane *captured = lane_of(pool, lane);
@@ -162,14 +171,15 @@ void stream_end_another(cenote_pool *pool, uint64_t key, CUstream stream)
             stream_forget(pool, arena_of(pool, first));
     }
     lane_drop(pool, lane);
+    pool->life.users--;
     lock_give(&pool->lock);
 }
 
 /* What the stream left in captures. LOCKING: as end_key. */
 static int end_captured(cenote_pool *pool, uint64_t key, CUstream stream)
 {
-    uint32_t lane = hold_lane(pool, stream_key_while_captured(stream));
-    int error = CENOTE_OK;
+    uint32_t lane;
+    int error = hold_lane(pool, stream_key_while_captured(stream), &lane);
     if (lane && was_this_captured(pool, lane, key))
         error = end_held(pool, lane, stream);
     drop_lane(pool, lane);

@@ -103,7 +103,7 @@ static bool may_others_help(const struct climb *c)
 static bool ask_others(struct climb *c)
 {
     cenote_pool *pool = c->pool;
-    turn_end(pool);
+    turn_leave(pool);
     bool freed = c->callbacks++ < CALLBACKS_MAX && ask_to_free(pool, c->request->bytes), came = false;
     if ((c->driver = turn_resume(pool)))
         return false;

@@ -12,7 +12,7 @@
  *
  * LOCKING: a thread that is here holds no lock, unless a function says otherwise. It has paused (turn_pause), or, for siblings_look alone, not yet
  * taken the turn: siblings have turns of their own, and their threads may be here for this pool. A pool may be destroyed meanwhile, but its structure
- * stays (`walkers`).
+ * stays (`walkers`), and turn_go_over says so.
  */
 #include "base/check.h"
 #include "pool/pool.h"
@@ -119,7 +119,7 @@ bool siblings_wait(const struct siblings *s, const cenote_pool *pool, enum await
             if (s->each[i].pool != other || s->each[i].awaited != awaited)
                 continue;
             if (other->config.device != pool->config.device || !turn_go_over(pool, other))
-                continue; /* a wait lets go of the turn, and another context may end then */
+                continue; /* a wait lets go of the turn, and the other context may end then */
             waited |= wait_for_rest(other, awaited, 0, &result);
             turn_come_back(pool, other);
         }

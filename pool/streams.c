@@ -326,7 +326,8 @@ int cenote_stream_set_immortal(cenote_pool *pool, cenote_stream stream)
     if (is_default(key))
         return CENOTE_OK; /* known without asking */
     touch_add(other ? other : pool->config.device, stream, key);
-    lock_take(&pool->lock);
+    if ((error = pool_take_lock(pool)))
+        return error;
     for (uint32_t probe = 0; probe < PROBES; probe++) {
         struct immortal *i = immortal_at(pool, stream, probe);
         if (atomic_load(&i->handle) == stream)

@@ -30,7 +30,8 @@ int cenote_pool_sync_begin(cenote_pool *pool, uint64_t *sync)
         return error;
     if (!sync)
         return error_set(CENOTE_INVALID, 0, "nowhere to put the number for cenote_pool_sync_end: the last argument is NULL");
-    lock_take(&pool->lock);
+    if ((error = pool_take_lock(pool)))
+        return error;
     *sync = pool->store.pages.fences.now + mark_of(pool);
     lock_give(&pool->lock);
     return CENOTE_OK;
@@ -100,10 +101,8 @@ int cenote_pool_sync_end(cenote_pool *pool, uint64_t sync)
     if (error || (error = find_synced(pool, &synced)) || !synced)
         return error;
     bool own = synced == pool->config.device;
-    if (own && (error = turn_begin(pool)))
+    if ((error = own ? turn_begin(pool) : turn_take(pool)))
         return error;
-    if (!own)
-        lock_take(&pool->turn);
     bool valid = note(pool, synced, sync);
     own ? turn_end(pool) : lock_give(&pool->turn);
     return valid ? CENOTE_OK : error_set(CENOTE_INVALID, 0, "the number is not one that cenote_pool_sync_begin gave for this pool");

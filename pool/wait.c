@@ -65,13 +65,11 @@ static CUresult wait_for_context(cenote_pool *pool)
     lock_take(&pool->lock);
     tick now = pool->store.pages.fences.now;
     lock_give(&pool->lock);
-    lock_give(&pool->turn);
     bool whole;
-    CUresult result = device_wait(pool->config.device, &whole);
-    lock_take(&pool->turn);
+    CUresult result = turn_let_go(pool, device_wait, &whole);
     bool granted = !result && pool->access.granted, waited = true;
     if (granted) {
-        turn_end(pool);
+        turn_leave(pool);
         waited = peer_fences_wait(pool);
         result = turn_resume(pool);
     }
@@ -132,7 +130,7 @@ bool wait_for_rest(cenote_pool *pool, enum awaited awaited, uint32_t looks, CUre
     if (awaited == AWAIT_CONTEXT)
         *result = wait_for_context(pool);
     if (awaited == AWAIT_PEER) {
-        turn_end(pool);
+        turn_leave(pool);
         waited = peer_uses_wait(pool);
         *result = turn_resume(pool);
     }

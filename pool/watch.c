@@ -85,13 +85,12 @@ int cenote_pool_watch(cenote_pool *pool, cenote_watch_fn function, void *arg)
     int error = pool_usable(pool);
     if (error)
         return error;
-    lock_take(&pool->turn);
-    if (!(error = pool_usable(pool))) { /* it may have been destroyed while this thread waited */
-        lock_take(&pool->watching);
-        atomic_store_explicit(&pool->watch.fn, function, memory_order_relaxed);
-        pool->watch.arg = arg;
-        lock_give(&pool->watching);
-    }
+    if ((error = turn_take(pool)))
+        return error;
+    lock_take(&pool->watching);
+    atomic_store_explicit(&pool->watch.fn, function, memory_order_relaxed);
+    pool->watch.arg = arg;
+    lock_give(&pool->watching);
     lock_give(&pool->turn);
-    return error;
+    return CENOTE_OK;
 }

@@ -93,8 +93,8 @@ bool decay_tend(cenote_pool *pool, uint64_t most)
         pool_now(pool) < atomic_load(&pool->policy.decay.due))
         return false;
     bool more = false, entered = device_enter(pool->config.device) == CUDA_SUCCESS;
-    if (entered && lock_try(&pool->turn)) {
-        more = pool->life.open && decay_go(pool, most);
+    if (entered && turn_try(pool)) {
+        more = decay_go(pool, most);
         lock_give(&pool->turn);
     }
     device_leave(pool->config.device);

@@ -111,7 +111,8 @@ int cenote_pool_step(cenote_pool *pool)
     if (error)
         return error;
     uint64_t now = pool_now(pool); /* the clock may be the program's: not under the lock */
-    lock_take(&pool->lock);
+    if ((error = pool_take_lock(pool)))
+        return error;
     steps_note(pool, now);
     record_step(pool);
     bool due = pool->config.options.trim_every && pool->steps.count % pool->config.options.trim_every == 0;

@@ -119,10 +119,10 @@ int cenote_pool_check(cenote_pool *pool)
     int error = pool_usable(pool);
     if (error)
         return error;
-    lock_take(&pool->turn);
+    if ((error = turn_take(pool)))
+        return error;
     const char *broken = NULL;
-    if (!(error = pool_usable(pool))) { /* it may have been destroyed while this thread waited */
-        look_begin(&look, pool);
+    if (!(error = look_begin(&look, pool))) {
         broken = broken_rule(&look);
         look_end(&look);
     }

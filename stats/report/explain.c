@@ -46,7 +46,8 @@ int cenote_pool_set_user(cenote_pool *pool, const char *name)
         fits = *c > ' ' && *c <= '~';
     if (!fits)
         return error_set(CENOTE_INVALID, 0, "a name for explanations has 1 to %zu letters of ASCII: give another", sizeof pool->report.user - 1);
-    lock_take(&pool->lock);
+    if ((error = pool_take_lock(pool)))
+        return error;
     memset(pool->report.user, 0, sizeof pool->report.user);
     strcpy(pool->report.user, name);
     lock_give(&pool->lock);
@@ -118,7 +119,10 @@ static void look_at_books(cenote_pool *pool, struct facts *f)
     struct look look;
     struct arena_sums held = {0};
     pieces_sums_open(&held, pool); /* without host memory nothing is said of arenas */
-    look_begin(&look, pool);
+    if (look_begin(&look, pool)) { /* it has ended: there is nothing to tell of */
+        pieces_sums_close(&held);
+        return;
+    }
     const cenote_stats *s = &pool->account.stats;
     f->moves = pool->config.provider == CENOTE_VMM;
     f->page = 1ull << pool->store.pages.shifts[GRADE_LARGE];

@@ -196,7 +196,8 @@ int(cenote_pool_pieces)(cenote_pool *pool, cenote_group *group, cenote_piece *pi
     if (!count || (group && group->pool != pool))
         return error_set(CENOTE_INVALID, 0, count ? "the group is not of this pool" : "nowhere to put the count: the last argument is NULL");
     struct look look;
-    look_begin(&look, pool);
+    if ((error = look_begin(&look, pool)))
+        return error;
     bool is_gone = group && !group->number; /* with the last block, which another thread may free */
     if (!is_gone)
         pieces_draw(&look, group, &l);
@@ -307,7 +308,8 @@ int cenote_group_reserved(cenote_group *group, uint64_t *bytes)
         return error;
     struct look look;
     uint64_t sum = 0;
-    look_begin(&look, pool);
+    if ((error = look_begin(&look, pool)))
+        return error;
     uint32_t number = group->number; /* as in cenote_pool_pieces; later it may be another group's, which adds what lies there then */
     if (number && !sum_group(&look, group, &sum)) {
         sum = 0;

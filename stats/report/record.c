@@ -51,17 +51,16 @@ static void fill(struct ring_entry *entries, uint64_t count)
         *(volatile uint64_t *)&entries[i].ns = 0;
 }
 
-/* The ring of the pool becomes another one, and the old one goes. */
+/* The ring of the pool becomes another one, and the old one goes. LOCKING: the pool's lock, which is given back. */
 static void change_ring(cenote_pool *pool, struct ring next)
 {
-    lock_take(&pool->lock);
     struct ring old = pool->recorder.ring;
     pool->recorder.ring = next;
     lock_give(&pool->lock);
     memory_unmap(old.entries, old.room * sizeof *old.entries);
 }
 
-static int start(cenote_pool *pool, uint64_t records)
+static int make_ring(struct ring *made, uint64_t records)
 {
     struct ring ring = {.room = !records || records > RECORDS_LEAST ? records : RECORDS_LEAST, .kept = records, .begun_ns = clock_ns()};
     if (records > RECORDS_MAX)
@@ -71,18 +70,26 @@ static int start(cenote_pool *pool, uint64_t records)
                          sizeof *ring.entries);
     if (records)
         fill(ring.entries, ring.room);
-    change_ring(pool, ring);
+    *made = ring;
     return CENOTE_OK;
 }
 
 int cenote_pool_record(cenote_pool *pool, uint64_t records)
 {
+    struct ring ring;
     int error = pool_usable(pool);
-    return error ? error : start(pool, records);
+    if (error || (error = make_ring(&ring, records)))
+        return error;
+    if (!(error = pool_take_lock(pool)))
+        change_ring(pool, ring);
+    else
+        memory_unmap(ring.entries, ring.room * sizeof *ring.entries);
+    return error;
 }
 
 void record_forget(cenote_pool *pool)
 {
+    lock_take(&pool->lock);
     change_ring(pool, (struct ring){0});
 }
 
@@ -98,6 +105,7 @@ struct copy {
     uint64_t ring_ns;               /* when the ring was begun that is being copied */
     uint64_t begun_ns;              /* when the first of the records may have happened */
     uint64_t reserved;              /* now */
+    bool     is_last;               /* by the thread that ends the pool */
     bool     has_gap;               /* records were lost that had to be copied */
     struct index decided;           /* address of a block with a record -> see live_at_the_beginning */
     struct index ids;               /* address of a block that is live where the writer is -> its id */
@@ -151,7 +159,10 @@ static enum outcome copy_once(struct copy *c, cenote_pool *pool, uint64_t *entri
 {
     struct sized_list list = {.items = c->pieces, .room = c->piece_bytes / sizeof *c->pieces, .size = sizeof *c->pieces};
     const struct ring *r = &pool->recorder.ring;
-    look_begin(&c->look, pool);
+    if (c->is_last)
+        look_begin_held(&c->look, pool);
+    else if (look_begin(&c->look, pool))
+        return COPY_NOTHING;
     c->ring_ns = r->begun_ns;
     c->first = r->written - ring_count(r);
     c->count = 0;
@@ -314,9 +325,9 @@ static int write_copy(struct copy *c, const char *path)
     return records_finish(c->writer) ? CENOTE_OK : file_error(path);
 }
 
-static int save(cenote_pool *pool, const char *path)
+static int save(cenote_pool *pool, const char *path, bool is_last)
 {
-    struct copy c = {.device = (uint32_t)pool->config.device->ordinal};
+    struct copy c = {.device = (uint32_t)pool->config.device->ordinal, .is_last = is_last};
     if (!path || !*path)
         return error_set(CENOTE_INVALID, 0, "a trace needs the name of a file");
     int error = copy_open(&c, pool);
@@ -329,7 +340,7 @@ static int save(cenote_pool *pool, const char *path)
 int cenote_pool_record_save(cenote_pool *pool, const char *path)
 {
     int error = pool_usable(pool);
-    return error ? error : save(pool, path);
+    return error ? error : save(pool, path, false);
 }
 
 /* ------------------------------------------------------------------------------------------------------------------- the environment */
@@ -351,7 +362,7 @@ static bool trace_path(const char *chosen, uint32_t number, char path[PATH_MAX])
     return false;
 }
 
-static void save_for_environment(cenote_pool *pool)
+static void save_for_environment(cenote_pool *pool, bool is_last)
 {
     char path[PATH_MAX];
     const char *chosen = secure_getenv("CENOTE_TRACE");
@@ -359,7 +370,7 @@ static void save_for_environment(cenote_pool *pool)
         return;
     if (!trace_path(chosen, pool->recorder.trace_number, path))
         fprintf(stderr, "cenote: CENOTE_TRACE is too long\n");
-    else if (save(pool, path))
+    else if (save(pool, path, is_last))
         fprintf(stderr, "cenote: no trace was written: %s\n", cenote_message());
 }
 
@@ -375,7 +386,7 @@ static void process_ends(void)
         return;
     for (cenote_pool *pool = NULL; (pool = pool_next_on_device(NULL, pool));)
         if (lock_settle(&pool->lock, EXIT_PATIENCE))
-            save_for_environment(pool);
+            save_for_environment(pool, false);
         else
             fprintf(stderr, "cenote: no trace was written: the program ended inside a call of cenote\n");
 }
@@ -391,11 +402,17 @@ int record_open(cenote_pool *pool)
         if (pool->recorder.trace_number == 1 && atexit(process_ends))
             return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "the system will not call at the end of the process: CENOTE_TRACE cannot be served");
     }
-    return records ? start(pool, records) : CENOTE_OK;
+    struct ring ring;
+    int error = records ? make_ring(&ring, records) : CENOTE_OK;
+    if (records && !error) {
+        lock_take(&pool->lock);
+        change_ring(pool, ring);
+    }
+    return error;
 }
 
 void record_close(cenote_pool *pool)
 {
-    save_for_environment(pool);
+    save_for_environment(pool, true);
     record_forget(pool);
 }

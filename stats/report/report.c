@@ -126,7 +126,8 @@ int(cenote_pool_stats)(cenote_pool *pool, cenote_stats *stats, size_t size)
     if (error || !pool || !pool->life.open || !stats)
         return error ? error : error_set(CENOTE_INVALID, 0, "cenote_pool_stats needs an open pool and a place for the counters");
     struct look look;
-    look_begin(&look, pool);
+    if ((error = look_begin(&look, pool)))
+        return error;
     struct report_sums sums = {0};
     if (size > CENOTE_STATS_COUNTED) /* the sums are what takes long, and none of them comes before */
         sums = report_sum(&look);
@@ -142,7 +143,8 @@ int cenote_pool_reset_peaks(cenote_pool *pool)
     if (error)
         return error;
     struct look look;
-    look_begin(&look, pool);
+    if ((error = look_begin(&look, pool)))
+        return error;
     derive_cached(&pool->account.stats);
     budget_remember(pool);
 #define CENOTE_LEVEL(name, unit, text) pool->account.stats.name.peak = pool->account.stats.name.current;
@@ -163,7 +165,8 @@ int cenote_pool_reset_totals(cenote_pool *pool)
     if (error)
         return error;
     struct look look;
-    look_begin(&look, pool);
+    if ((error = look_begin(&look, pool)))
+        return error;
     sum_driver_calls(&pool->report.driver_calls_before, &pool->report.driver_ns_before);
 #define CENOTE_LEVEL(name, unit, text) pool->account.stats.name.total_in = pool->account.stats.name.total_out = 0;
 #define CENOTE_COUNT(name, unit, text) pool->account.stats.name = 0;

@@ -174,14 +174,15 @@ int(cenote_pool_rows)(cenote_pool *pool, int division, cenote_row *rows, size_t 
     bool has_sums = division == CENOTE_BY_ARENA || division == CENOTE_BY_GROUP;
     if (has_sums && !pieces_sums_open(&sums, pool))
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for the sums of arenas");
-    look_begin(&look, pool);
-    if (has_sums)
-        pieces_sum(&look, &sums);
-    rows_list(&look, (enum cenote_division)division, &sums, &l);
-    look_end(&look);
+    if (!(error = look_begin(&look, pool))) {
+        if (has_sums)
+            pieces_sum(&look, &sums);
+        rows_list(&look, (enum cenote_division)division, &sums, &l);
+        look_end(&look);
+        *count = l.count;
+    }
     pieces_sums_close(&sums);
-    *count = l.count;
-    return CENOTE_OK;
+    return error;
 }
 
 /* ----------------------------------------------------------------------------------------------------------------------------- kinds */

@@ -275,7 +275,9 @@ static int take(struct snapshot *s, cenote_pool *pool)
             return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for a snapshot of %zu bytes", needed);
         s->now_ns = pool_now(pool) - pool->config.opened_ns;
         struct look look;
-        look_begin(&look, pool);
+        int error = look_begin(&look, pool);
+        if (error)
+            return error;
         copy(s, &look);
         look_end(&look);
         needed = s->used;

@@ -19,7 +19,8 @@ int(cenote_pool_steps)(cenote_pool *pool, cenote_step_note *notes, size_t room, 
         return error;
     if (!count)
         return error_set(CENOTE_INVALID, 0, "nowhere to put the count: the last argument is NULL");
-    lock_take(&pool->lock);
+    if ((error = pool_take_lock(pool)))
+        return error;
     steps_list(pool, &l);
     lock_give(&pool->lock);
     *count = l.count;
