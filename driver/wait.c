@@ -1,6 +1,6 @@
 /*
- * wait.c: waits for all that a device was given: by one event over its context, by the driver's own wait for the context, or by an event on each stream
- * that may be touched. device.h says when which is allowed.
+ * wait.c: waits for all that a device was given: by one event over its context, by the driver's own wait for the context, or by an event on each
+ * stream that may be touched. device.h says when which is allowed.
  *
  * LOCKING: the caller is inside; the gate is open while a thread waits (device_wait_begin).
  */
