@@ -133,6 +133,13 @@ static int open_tables(cenote_pool *pool, uint32_t shift)
     return no_tables();
 }
 
+/* LOCKING: the lock of the pools. */
+static void leave_device(cenote_pool *pool)
+{
+    pool->config.device->pools--;
+    device_close(pool->config.device);
+}
+
 static const struct pool_hooks hooks = {explain_shortage, decay_go, churn_created};
 
 /* `context` NULL: the device's primary one, which cenote retains. */
@@ -145,6 +152,7 @@ static int pool_init(cenote_pool *pool, int device, cenote_context context, cons
     pool->config.device = context ? device_open_in(context, &error) : device_open(device, &error);
     if (!pool->config.device)
         return error;
+    pool->config.device->pools++;
     pool->access.list[pool->access.count++] = device_access(pool->config.device);
     pool->limits.bytes = limit_bytes(options, pool->config.device->capacity);
     pool->limits.trim_above = options->trim_above;
@@ -155,7 +163,7 @@ static int pool_init(cenote_pool *pool, int device, cenote_context context, cons
     if (!error && pool->config.provider == CENOTE_ASYNC && (error = prove_open_driver_pool(pool)))
         close_tables(pool);
     if (error)
-        device_close(pool->config.device);
+        leave_device(pool);
     return error;
 }
 
@@ -479,7 +487,7 @@ int cenote_pool_destroy(cenote_pool *pool)
     for (int ordinal = 0; ordinal < DEVICES_MAX; ordinal++)
         if (pool->config.others[ordinal])
             device_close(pool->config.others[ordinal]);
-    device_close(pool->config.device);
+    leave_device(pool);
     if (!pool->config.options.announced)
         touch_be_careful(false);
     pool->list.reusable = true;

@@ -5,6 +5,16 @@
  * one. A context that a caller keeps (device_open_in) is there from the start; if it is none of the primary ones it has an entry of its own, and its
  * pools know nothing of the device's others.
  *
+ * A structure is of one context. If that has ended the structure stays lost, for what was of it: pools, and events of pools of other devices. Once no
+ * pool of its own is left, the next that opens the device gets another structure:
+ *
+ *     open ----the context has ended: was_reset----> lost ----opened by one more, and no own pool is left----> replaced
+ *       |                                              |
+ *       +----------------------------------------------+----the last closes----> closed, and used for the next that opens
+ *
+ * One that was replaced is never used again: pools of other devices name it in their lanes, as long as they like. That is 17 KB for each reset of a
+ * device that pools of others have to do with.
+ *
  * Which way memory can be had is asked once, from device attributes, and then tried: probe.c.
  *
  * LOCKING: see device.h.
@@ -14,9 +24,10 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/lock.h"
+#include "base/memory.h"
 #include "cenote/cenote.h"
 
-static struct device devices[DEVICES_MAX + CONTEXTS_MAX];
+static struct device *devices[DEVICES_MAX + CONTEXTS_MAX]; /* by number; NULL: was never opened */
 static struct card cards[DEVICES_MAX];
 static LOCK_OF_PROCESS struct lock opening = LOCK_INITIALIZER(LOCK_CONTEXT); /* held while the driver makes a context */
 
@@ -116,18 +127,15 @@ static unsigned long long ask_id(const struct device *d, CUcontext context)
     return d->driver->cuCtxGetId && d->driver->cuCtxGetId(context, &id) == CUDA_SUCCESS ? id : 0;
 }
 
-/*
- * Has the program reset the device? That ends the context, with our events and what memory came from it, and keeps its handle: the next caller that
- * retains it gets another context under the same handle. Nothing of the old one may be named to the driver then.
- */
-static bool was_reset(struct device *d)
+bool device_was_reset(struct device *d)
 {
     unsigned long long id = 0;
     if (atomic_load(&d->was_reset))
         return true;
-    if (!d->context_id)
+    CUcontext context = device_context(d);
+    if (!context || !d->context_id)
         return false;
-    CUresult result = d->driver->cuCtxGetId(device_context(d), &id);
+    CUresult result = d->driver->cuCtxGetId(context, &id);
     bool reset = result ? result == CUDA_ERROR_CONTEXT_IS_DESTROYED || result == CUDA_ERROR_INVALID_CONTEXT : id != d->context_id;
     if (reset)
         atomic_store(&d->was_reset, true);
@@ -153,13 +161,41 @@ CUresult device_prepare(struct device *d)
 static CUresult push_context(struct device *d)
 {
     CUresult result = device_prepare(d);
-    if (!result && was_reset(d))
+    if (!result && device_was_reset(d))
         result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (!result)
         result = d->driver->cuCtxPushCurrent(device_context(d));
     if (!result && !atomic_load_explicit(&d->card->was_asked, memory_order_relaxed) && !atomic_exchange(&d->card->was_asked, true))
         atomic_store(&d->card->before, ask_used(d));
     return result;
+}
+
+/*
+ * Pools of a context that has ended stand in the way of others of the device: the driver may give their addresses again, and the program has still to
+ * free the blocks there.
+ */
+static bool is_replaceable(struct device *d)
+{
+    return d->opened && !d->pools && device_was_reset(d);
+}
+
+/* Of that number. NULL: no host memory. LOCKING: the caller's global lock. */
+static struct device *last_of(int number)
+{
+    struct device *d = devices[number];
+    if (d && !is_replaceable(d))
+        return d;
+    d = memory_map(sizeof *d);
+    if (!d)
+        return NULL;
+    d->number = number;
+    return devices[number] = d;
+}
+
+static struct device *no_memory(int *error)
+{
+    *error = error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for a device");
+    return NULL;
 }
 
 static int open_first(struct device *d, int ordinal)
@@ -208,7 +244,9 @@ struct device *device_open(int ordinal, int *error)
         *error = error_set(CENOTE_NO_DEVICE, 0, "device %d does not exist", ordinal);
         return NULL;
     }
-    struct device *d = &devices[ordinal];
+    struct device *d = last_of(ordinal);
+    if (!d)
+        return no_memory(error);
     *error = !d->opened ? open_first(d, ordinal) : d->is_kept ? retain_kept(d) : CENOTE_OK;
     if (*error)
         return NULL;
@@ -235,15 +273,15 @@ static CUresult ask_whose(const struct driver *t, CUcontext context, CUdevice *d
     return result;
 }
 
-/* The one of a context beside the primary ones, or one that is not in use. NULL: there are too many. */
-static struct device *find_beside(CUcontext context)
+/* The number of a context beside the primary ones, or one that is not in use. DEVICES_MAX + CONTEXTS_MAX: there are too many. */
+static int find_beside(CUcontext context)
 {
-    struct device *unused = NULL;
-    for (int i = DEVICES_MAX; i < DEVICES_MAX + CONTEXTS_MAX; i++) {
-        if (devices[i].opened && device_context(&devices[i]) == context)
-            return &devices[i];
-        if (!devices[i].opened && !unused)
-            unused = &devices[i];
+    int unused = DEVICES_MAX + CONTEXTS_MAX;
+    for (int i = DEVICES_MAX + CONTEXTS_MAX - 1; i >= DEVICES_MAX; i--) {
+        if (devices[i] && devices[i]->opened && device_context(devices[i]) == context)
+            return i;
+        if (!devices[i] || !devices[i]->opened)
+            unused = i;
     }
     return unused;
 }
@@ -274,11 +312,14 @@ struct device *device_open_in(CUcontext context, int *error)
         *error = error_set(CENOTE_INVALID, result, "%p is no context in which a pool can be: %s", (void *)context, driver_result_name(result));
         return NULL;
     }
-    struct device *d = is_primary ? &devices[device] : find_beside(context);
-    if (!d) {
+    int number = is_primary ? device : find_beside(context);
+    if (number == DEVICES_MAX + CONTEXTS_MAX) {
         *error = error_set(CENOTE_NOT_SUPPORTED, 0, "there are pools in %d contexts beside primary ones already", CONTEXTS_MAX);
         return NULL;
     }
+    struct device *d = last_of(number);
+    if (!d)
+        return no_memory(error);
     *error = d->opened ? CENOTE_OK : open_first(d, device);
     if (*error)
         return NULL;
@@ -287,18 +328,18 @@ struct device *device_open_in(CUcontext context, int *error)
     return d;
 }
 
-int device_number(const struct device *device)
+struct device *device_open_more(struct device *d)
 {
-    return (int)(device - devices);
-}
-
-struct device *device_open_again(int number)
-{
-    struct device *d = &devices[number];
     if (!d->opened)
         return NULL;
     d->opened++;
     return d;
+}
+
+struct device *device_open_again(int number)
+{
+    struct device *d = devices[number];
+    return d && !is_replaceable(d) ? device_open_more(d) : NULL;
 }
 
 void device_close(struct device *d)
@@ -311,7 +352,8 @@ void device_close(struct device *d)
     close_card(d->card);
     if (device_context(d) && !d->is_kept && !driver_is_exiting() && !driver_is_forked())
         release_context(d);
-    atomic_store(&d->context, NULL);
+    if (devices[d->number] == d) /* one that was replaced stays as it is */
+        atomic_store(&d->context, NULL);
 }
 
 /* What device_leave has to give back. */
@@ -426,6 +468,8 @@ CUresult device_of_stream(struct device *d, CUstream stream, CUcontext *context,
 CUresult device_visit(struct device *other)
 {
     CHECK(scope.inside);
+    if (atomic_load(&other->was_reset)) /* its gate may be closed by now */
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (pthread_rwlock_tryrdlock(&other->card->gate))
         return CUDA_ERROR_NOT_READY;
     CUresult result = push_context(other);
@@ -467,73 +511,6 @@ void device_wait_end(struct device *d)
 {
     pthread_rwlock_rdlock(&d->card->gate);
     driver_gate_is_shut = true;
-}
-
-/*
- * For lack of an event, if captures are announced. It would end a capture, so none begins meanwhile. CUDA_ERROR_NOT_READY: not now, a capture is
- * open, or captures are not announced any more. LOCKING: the gate is open.
- */
-CUresult device_wait_for_context(struct device *d)
-{
-    pthread_rwlock_rdlock(&d->card->quiet);
-    bool harmless = !device_bars_end(d) && touch_captures_are_announced();
-    CUresult result = harmless ? d->driver->cuCtxSynchronize() : CUDA_ERROR_NOT_READY;
-    pthread_rwlock_unlock(&d->card->quiet);
-    return result;
-}
-
-/* Waits for each event, with the gate open, and destroys it. */
-static CUresult wait_for_events(struct device *d, CUresult result, const CUevent *events, uint32_t count)
-{
-    const struct driver *t = d->driver;
-    device_wait_begin(d);
-    for (uint32_t i = 0; i < count && !result; i++)
-        result = t->cuEventSynchronize(events[i]);
-    device_wait_end(d);
-    for (uint32_t i = 0; i < count; i++)
-        if (t->cuEventDestroy(events[i]))
-            t->cuEventDestroy(events[i]); /* it would be lost: a refusal is asked for once more */
-    return result;
-}
-
-static CUresult wait_for_streams(struct device *d)
-{
-    CUevent events[TOUCH_STREAMS_MAX + 1];
-    uint32_t count;
-    CUresult result = touch_record_all(d, events, TOUCH_STREAMS_MAX + 1, &count);
-    return wait_for_events(d, result, events, count);
-}
-
-/* By an event, or without one. CUDA_ERROR_NOT_READY: as device_wait_for_context. */
-static CUresult wait_for_whole(struct device *d)
-{
-    const struct driver *t = d->driver;
-    CUevent event = NULL;
-    CUresult result = CUDA_ERROR_NOT_SUPPORTED;
-    if (t->cuCtxRecordEvent && !(result = t->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING)))
-        result = t->cuCtxRecordEvent(device_context(d), event);
-    if (!driver_result_is_sticky(result)) {
-        device_wait_begin(d);
-        result = result ? device_wait_for_context(d) : t->cuEventSynchronize(event);
-        device_wait_end(d);
-    }
-    if (event && t->cuEventDestroy(event))
-        t->cuEventDestroy(event); /* it would be lost: a refusal is asked for once more */
-    return result;
-}
-
-/* While a thread waits, the first pool without the promise to announce captures may open. */
-CUresult device_wait(struct device *d, bool *whole)
-{
-    CUresult result = CUDA_ERROR_NOT_READY;
-    *whole = false;
-    if (device_bars_end(d))
-        return CUDA_ERROR_NOT_READY;
-    if (touch_captures_are_announced()) {
-        result = wait_for_whole(d);
-        *whole = result != CUDA_ERROR_NOT_READY;
-    }
-    return *whole || device_bars_end(d) ? result : wait_for_streams(d);
 }
 
 static void let_calls_end(struct device *d, unsigned captures)

@@ -45,6 +45,7 @@ struct card {
 struct device {
     const struct driver *driver;
     struct card *card;         /* the same for all contexts of the device */
+    int         number;        /* a primary context: the ordinal; from DEVICES_MAX on: a context beside those */
     int         ordinal;
     CUdevice    handle;
     unsigned long long context_id;  /* of the context when it was retained; 0: the driver does not say */
@@ -54,6 +55,7 @@ struct device {
     atomic_bool is_kept;       /* the caller of device_open_in keeps the context: it is not retained. Changes under what guards `opened` */
     atomic_uint captures;      /* of those of the card, the ones that were announced for pools in this context */
     unsigned    opened;        /* by that many pools; guarded by the caller's global lock */
+    unsigned    pools;         /* of those, in this context. Guarded as `opened` */
     uint64_t    capacity;      /* bytes of memory */
     uint64_t    granularity;   /* of cuMemCreate; 0: no virtual memory management */
     bool        has_pools;     /* cuMemAllocFromPoolAsync works */
@@ -69,18 +71,24 @@ enum { DECOMPRESSION_ALGORITHMS = 136, FOR_DECOMPRESSION = 0x2 };
 
 /*
  * The device, retained once more. NULL and a CENOTE_ error, told to error_set. device_open_in: a context as a device of its own, which is not the
- * device with its primary context, unless that is the context.
+ * device with its primary context, unless that is the context. LOCKING: the caller's global lock.
  */
 struct device *device_open(int ordinal, int *error);
 struct device *device_open_in(CUcontext context, int *error);
-int            device_number(const struct device *device);
-struct device *device_open_again(int number); /* if it is open; NULL: it is not. Numbers from DEVICES_MAX on are contexts */
+struct device *device_open_again(int number); /* if it is open in a context that lives; NULL: it is not */
+struct device *device_open_more(struct device *device); /* if it is open, whatever became of its context; NULL: it is not */
 void           device_close(struct device *device);
+
+/*
+ * Has the program reset the device? That ends the context, with our events and what memory came from it, and keeps its handle: the next caller that
+ * retains it gets another context under the same handle. Nothing of the old one may be named to the driver then. LOCKING: none.
+ */
+bool device_was_reset(struct device *device);
 
 /* A context that the caller of device_open_in named, and no device with its primary one. */
 static inline bool device_is_beside(const struct device *device)
 {
-    return device_number(device) >= DEVICES_MAX;
+    return device->number >= DEVICES_MAX;
 }
 
 /* Is a capture open on any pool of the device, in whichever of its contexts? Inside, a no stays a no. */

@@ -7,8 +7,8 @@
  *     plain     memory of cuMemAlloc is opened to a whole context of the other device, which is kept for that. In a pool of pages that is done
  *               once a group is plain: a context takes memory of the other device
  *
- * Memory of a program's own source is the program's to open. A grant is for the life of the pool; that of contexts lasts longer, because
- * the program may have wanted it too.
+ * Memory of a program's own source is the program's to open. A grant is for the life of the pool, or until the other device is reset: another
+ * context of that device is granted anew. That of contexts lasts longer than the pool, because the program may have wanted it too.
  *
  * LOCKING: the turn, so that nothing is mapped meanwhile: the next fill has the new list.
  */
@@ -27,6 +27,14 @@ static bool next_run(const struct region *r, uint32_t *from, uint32_t *to)
     return *from < r->slots;
 }
 
+static bool is_listed(const cenote_pool *pool, int ordinal)
+{
+    uint32_t i = 0;
+    while (i < pool->access.count && pool->access.list[i].location.id != ordinal)
+        i++;
+    return i < pool->access.count;
+}
+
 /* Gives access to what is mapped in the regions [1, end), or as many runs of it as `most`; *runs counts them. */
 static CUresult open_mappings(cenote_pool *pool, const CUmemAccessDesc *who, uint64_t most, uint64_t *runs)
 {
@@ -42,10 +50,13 @@ static CUresult open_mappings(cenote_pool *pool, const CUmemAccessDesc *who, uin
     return result;
 }
 
+/* What the device had before it was reset is opened again, and stays in the list: what a driver does to a mapping then is not known. */
 static CUresult grant_vmm(cenote_pool *pool, CUmemAccessDesc who)
 {
     uint64_t runs, undone;
     CUresult result = open_mappings(pool, &who, UINT64_MAX, &runs);
+    if (is_listed(pool, who.location.id))
+        return result;
     if (!result) {
         pool->access.list[pool->access.count++] = who;
     } else {
@@ -85,9 +96,11 @@ static CUresult grant_contexts(cenote_pool *pool)
 {
     CUresult result = CUDA_SUCCESS;
     uint64_t missing = pool->access.granted & ~pool->access.contexts;
-    for (int ordinal = 0; !result && missing >> ordinal; ordinal++)
-        if (missing >> ordinal & 1)
-            result = grant_context(pool, pool->config.others[ordinal]);
+    for (int ordinal = 0; !result && missing >> ordinal; ordinal++) {
+        struct device *other = atomic_load(&pool->access.fences[ordinal].of);
+        if (missing >> ordinal & 1 && !device_was_reset(other))
+            result = grant_context(pool, other);
+    }
     return result;
 }
 
@@ -138,8 +151,13 @@ static int grant(cenote_pool *pool, struct device *other)
     if (error)
         return error;
     CUresult result = CUDA_SUCCESS;
-    if (!(pool->access.granted >> other->ordinal & 1))
+    bool is_new = !peer_fences_know(pool, other);
+    if (is_new)
+        pool->access.contexts &= ~(1ull << other->ordinal);
+    if (is_new)
         result = pool->config.provider == CENOTE_VMM ? grant_pages(pool, other, who) : grant_segments(pool, other, who);
+    if (is_new && !result)
+        peer_fences_begin(pool, other);
     if (!result)
         pool->access.granted |= 1ull << other->ordinal;
     turn_end(pool);

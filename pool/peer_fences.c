@@ -28,12 +28,18 @@ bool peer_fences_have_context(const struct device *other)
     return device_context(other) || other->driver->cuDevicePrimaryCtxGetState(other->handle, &flags, &active) || active;
 }
 
+/* Captures end with their context. */
+static bool is_captured(const struct device *other)
+{
+    return device_is_captured(other) && !atomic_load(&other->was_reset);
+}
+
 /* Is a capture open on a granted device? Nothing can be recorded there then, nor waited for. */
 bool peer_fences_are_barred(const cenote_pool *pool)
 {
     bool barred = false;
     for (uint64_t devices = asked_devices(pool); devices && !barred; devices &= devices - 1)
-        barred = device_is_captured(pool->config.others[__builtin_ctzll(devices)]);
+        barred = is_captured(atomic_load(&pool->access.fences[__builtin_ctzll(devices)].of));
     return barred;
 }
 
@@ -74,10 +80,10 @@ CUresult peer_fences_ask(cenote_pool *pool, tick covers)
 {
     CUresult result = CUDA_SUCCESS;
     for (uint64_t devices = asked_devices(pool); devices && !result; devices &= devices - 1) {
-        int ordinal = __builtin_ctzll(devices);
-        struct peer_fence *f = &pool->access.fences[ordinal];
-        if (f->done < covers && peer_fences_have_context(pool->config.others[ordinal]))
-            result = ask(pool, pool->config.others[ordinal], f, covers);
+        struct peer_fence *f = &pool->access.fences[__builtin_ctzll(devices)];
+        struct device *other = atomic_load(&f->of);
+        if (f->done < covers && peer_fences_have_context(other))
+            result = ask(pool, other, f, covers);
     }
     return result;
 }
@@ -107,10 +113,25 @@ bool peer_fences_wait(cenote_pool *pool)
     bool waited = true;
     for (uint64_t devices = asked_devices(pool); devices && waited; devices &= devices - 1) {
         int ordinal = __builtin_ctzll(devices);
-        struct device *other = pool->config.others[ordinal];
+        struct device *other = atomic_load(&pool->access.fences[ordinal].of);
         waited = is_done(pool, ordinal) || !peer_fences_have_context(other) || peer_uses_wait_for(other) || device_is_lost(other, CUDA_SUCCESS);
     }
     return waited;
+}
+
+/* Has the device been granted in the context that it has now? LOCKING: the turn. */
+bool peer_fences_know(const cenote_pool *pool, const struct device *other)
+{
+    return atomic_load(&pool->access.fences[other->ordinal].of) == other;
+}
+
+/* Kernels of this context may use the pool from now on; those of one that has ended do not any more, and its event is gone. LOCKING: the turn. */
+void peer_fences_begin(cenote_pool *pool, struct device *other)
+{
+    struct peer_fence *f = &pool->access.fences[other->ordinal];
+    f->event = NULL;
+    f->covers = f->done;
+    atomic_store(&f->of, other);
 }
 
 /* The pool is closed for calls. */
@@ -118,7 +139,7 @@ void peer_fences_close(cenote_pool *pool)
 {
     for (int ordinal = 0; ordinal < DEVICES_MAX; ordinal++) {
         struct peer_fence *f = &pool->access.fences[ordinal];
-        struct device *other = pool->config.others[ordinal];
+        struct device *other = atomic_load(&f->of);
         if (f->event && !atomic_load(&other->was_reset) && other->driver->cuEventDestroy(f->event))
             other->driver->cuEventDestroy(f->event); /* it would be lost: a refusal is asked for once more */
         f->event = NULL;

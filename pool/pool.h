@@ -323,6 +323,8 @@ CUresult peer_fences_ask(cenote_pool *pool, tick covers);
 bool peer_fences_wait(cenote_pool *pool);
 bool peer_fences_have_context(const struct device *other);
 void peer_fences_all_done(cenote_pool *pool, int ordinal, tick covers);
+bool peer_fences_know(const cenote_pool *pool, const struct device *other);
+void peer_fences_begin(cenote_pool *pool, struct device *other);
 void peer_fences_close(cenote_pool *pool);
 
 /* --- peer_access.c */

@@ -50,12 +50,22 @@ struct device *pool_open_device(int ordinal, int *error)
     return device;
 }
 
-/* The device of that number, the pool's own or another: that one stays open as long as the pool. LOCKING: none. */
+/* One that the pool has open, in a context that lives. LOCKING: none. */
+static struct device *find_other(const cenote_pool *pool, int ordinal)
+{
+    bool known = ordinal >= 0 && ordinal < DEVICES_MAX;
+    struct device *other = known ? atomic_load(&pool->config.others[ordinal]) : NULL;
+    return other && !device_was_reset(other) ? other : NULL;
+}
+
+/*
+ * The device of that number, the pool's own or another: that one stays open as long as the pool, or until it was reset, and is named again. An error
+ * also: pools of the reset device are there still, and nothing can be known of its new context. LOCKING: none.
+ */
 int pool_other_device(cenote_pool *pool, int ordinal, struct device **other)
 {
     int error = CENOTE_OK;
-    bool known = ordinal >= 0 && ordinal < DEVICES_MAX;
-    *other = ordinal == pool->config.device->ordinal ? pool->config.device : known ? atomic_load(&pool->config.others[ordinal]) : NULL;
+    *other = ordinal == pool->config.device->ordinal ? pool->config.device : find_other(pool, ordinal);
     if (*other)
         return CENOTE_OK;
     lock_take(&pools_lock);
@@ -63,10 +73,14 @@ int pool_other_device(cenote_pool *pool, int ordinal, struct device **other)
         lock_give(&pools_lock);
         return pool_usable(pool);
     }
-    *other = known ? atomic_load(&pool->config.others[ordinal]) : NULL;
-    if (!*other && (*other = open_as_it_is(ordinal, &error)))
-        atomic_store(&pool->config.others[ordinal], *other);
+    if (!(*other = find_other(pool, ordinal)) && (*other = open_as_it_is(ordinal, &error))) {
+        struct device *before = atomic_exchange(&pool->config.others[ordinal], *other);
+        if (before)
+            device_close(before);
+    }
     lock_give(&pools_lock);
+    if (!error && device_was_reset(*other))
+        error = error_set(CENOTE_DEVICE_LOST, 0, "the program has reset device %d: free the blocks of all pools there, and destroy these", ordinal);
     return error;
 }
 

@@ -309,10 +309,10 @@ static int bring(const struct share_message *m, struct device *device, const cen
     return error;
 }
 
-static struct device *open_once_more(int number)
+static struct device *open_once_more(struct device *device)
 {
     lock_take(&pools_lock);
-    struct device *device = device_open_again(number);
+    device = device_open_more(device);
     lock_give(&pools_lock);
     return device;
 }
@@ -327,7 +327,7 @@ static int import(const cenote_share *share, size_t length, const cenote_pool *p
     int error = pool_process_usable();
     if (error || (error = share_unseal(share, length, &m)))
         return error;
-    struct device *opened = pool ? open_once_more(device_number(pool->config.device)) : pool_open_device(device, &error);
+    struct device *opened = pool ? open_once_more(pool->config.device) : pool_open_device(device, &error);
     if (!opened)
         return error;
     error = bring(&m, opened, pool, &kept, address);
@@ -352,7 +352,7 @@ int cenote_pool_import(cenote_pool *pool, const cenote_share *share, size_t leng
 
 struct closing {
     uint64_t key;                   /* of the address */
-    int      device;                /* number of the importing device; -1: none */
+    struct device *device;          /* the importing one; NULL: none */
     uint32_t view;                  /* that nothing uses any more, this thread's to take down; 0: none */
 };
 
@@ -362,7 +362,7 @@ static bool close_use(struct closing *c, bool last_too)
     lock_take(&lock);
     uint32_t number = c->key ? index_find(&by_address, c->key) : 0, view = number ? import_at(number)->view : 0;
     bool last = number && view_at(view)->uses == 1, goes = number && (!last || last_too);
-    c->device = number ? device_number(view_at(view)->device) : -1;
+    c->device = number ? view_at(view)->device : NULL;
     if (goes) {
         drop_view(view);
         if (!--import_at(number)->count) {
@@ -381,11 +381,10 @@ static bool close_use(struct closing *c, bool last_too)
 /* The device is done with it and no capture is open when it goes; another thread may have imported it again meanwhile. */
 static int close_last(struct closing *c)
 {
-    int error;
     bool open = false;
-    struct device *device = c->device < DEVICES_MAX ? pool_open_device(c->device, &error) : open_once_more(c->device);
-    if (!device) /* a context that has just ended, with all its imports */
-        return c->device < DEVICES_MAX ? error : error_set(CENOTE_NOT_OURS, 0, "the import has ended with its pool");
+    struct device *device = open_once_more(c->device);
+    if (!device) /* another thread has just closed the last */
+        return error_set(CENOTE_NOT_OURS, 0, "the import has ended");
     CUresult result = device_enter(device);
     result = result ? result : settle(device, true);
     bool busy = result == CUDA_ERROR_NOT_READY;
@@ -413,7 +412,7 @@ int cenote_import_close(void *address)
     if (pool_refuses())
         return pool_process_usable();
     int error = close_use(&c, false) ? CENOTE_OK : close_last(&c);
-    if (c.device < 0)
+    if (!c.device)
         return error_set(CENOTE_NOT_OURS, 0, "%p was not imported, or was closed already: close each import once, by the address it gave", address);
     if (!error)
         share_sweep();

@@ -195,7 +195,8 @@ CENOTE_API int cenote_pool_device(const cenote_pool *pool);
 CENOTE_API int cenote_pool_provider(const cenote_pool *pool);
 
 /*
- * Kernels of that device may read and write the pool's memory from now on, what is there and what comes. Again is no error.
+ * Kernels of that device may read and write the pool's memory from now on, what is there and what comes, until that device is reset: its next context
+ * wants another call. Again is no error.
  * CENOTE_NOT_SUPPORTED where the device cannot reach this one's memory. What a program's own source gives to a group is not touched.
  */
 CENOTE_API int cenote_pool_grant(cenote_pool *pool, int device);

@@ -168,13 +168,6 @@ CUresult serve_cuPointerSetAttribute(const void *value, CUpointer_attribute attr
     return result;
 }
 
-CUresult serve_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *at)
-{
-    cenote_block block;
-    bool is_ours = place_of_block((CUdeviceptr)(uintptr_t)at, &block);
-    return is_ours ? CUDA_ERROR_INVALID_VALUE : real()->cuMemRetainAllocationHandle(handle, at);
-}
-
 /*
  * What a program does to pages that it has mapped itself the driver refuses to do to memory of cuMemAlloc. Pages under a block are cenote's, also
  * when the block is freed, and those of another process are that one's.
@@ -184,6 +177,12 @@ static bool is_no_page_of_the_programs(CUdeviceptr at)
     cenote_block block;
     bool is_gone;
     return look(at, &block, &is_gone) || is_gone || look_at_import(at, &block);
+}
+
+CUresult serve_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *at)
+{
+    bool is_refused = is_no_page_of_the_programs((CUdeviceptr)(uintptr_t)at);
+    return is_refused ? CUDA_ERROR_INVALID_VALUE : real()->cuMemRetainAllocationHandle(handle, at);
 }
 
 CUresult serve_cuMemUnmap(CUdeviceptr at, size_t size)

@@ -45,6 +45,8 @@ static void import_and_look(int from, int to, const char *machine)
     EXPECT_EQ(size_said, m.bytes);
     DONE(cuPointerGetAttribute(&size_said, CU_POINTER_ATTRIBUTE_RANGE_SIZE, at));
     EXPECT_EQ(size_said, m.bytes);
+    CUmemGenericAllocationHandle page;
+    EXPECT_EQ(cuMemRetainAllocationHandle(&page, (void *)(uintptr_t)at), CUDA_ERROR_INVALID_VALUE);
     DONE(sim_launch_expect(card.stream[A], at, WORDS, m.bytes));
     DONE(sim_launch_fill(card.stream[A], at, ~WORDS, m.bytes));
     DONE(cuStreamSynchronize(card.stream[A]));

@@ -83,10 +83,12 @@ static void change_pages(const char *is_on)
     sim_set_quiet(true);
     for (int i = 0; i < 3; i++) {
         unsigned long long flags;
+        CUmemGenericAllocationHandle handle;
         CUdeviceptr page = (at[i] + 2 * MIB - 1) / (2 * MIB) * (2 * MIB);
         EXPECT_EQ(cuMemUnmap(page, 2 * MIB), CUDA_ERROR_INVALID_VALUE);
         EXPECT_EQ(cuMemSetAccess(page, 2 * MIB, &none, 1), CUDA_ERROR_INVALID_VALUE);
         EXPECT_EQ(cuMemGetAccess(&flags, &none.location, page), CUDA_ERROR_INVALID_VALUE);
+        EXPECT_EQ(cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)page), CUDA_ERROR_INVALID_VALUE);
     }
     held_expect(&held, card.stream[A]);
     DONE(cuMemFree(at[0]));
