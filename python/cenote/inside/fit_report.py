@@ -26,7 +26,7 @@ from cenote.inside import holdings, late_state, rise, seen, values
 from cenote.inside.moment import Moment
 from cenote.labels import hooks, step_counter
 from cenote.labels.names import Names
-from cenote.launch import environment, kept
+from cenote.launch import environment
 from cenote.native import bindings
 from cenote.remedies.program import Remedies
 
@@ -340,8 +340,6 @@ def begin(torch: ModuleType) -> None:
     folder, steps = os.environ.get(FOLDER, ""), os.environ.get(STEPS, "0")
     if not torch.version.cuda or not os.path.isdir(folder):
         return
-    if os.environ.get(environment.DRY_FILES):
-        kept.begin(os.environ[environment.DRY_FILES])
     watch = Watch(torch, folder, int(steps))
     watch.names = hooks.label_names(torch, say)
     watch.tell_stacks()  # also while a library is compiled
