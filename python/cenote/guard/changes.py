@@ -77,12 +77,15 @@ def read(run: str) -> list[Change]:
         link = os.path.join(run, name, "lower")
         if os.path.islink(link):
             found += within(os.path.join(run, name, "upper"), os.readlink(link))
-    return [one for one in found if one.how != NEW or not is_temporary(one.path)]
+    return [one for one in found if not is_passing(one)]
 
 
-def is_temporary(path: str) -> bool:
+def is_passing(one: Change) -> bool:
+    """Temporary files; and what is gone from /dev/shm, where the simulated GPU clears away what ended programs left."""
+    if one.how == REMOVED:
+        return one.path.startswith("/dev/shm/")
     folders = [os.path.join(folder, "") for folder in (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm")]
-    return path.startswith(tuple(folders)) and not path.startswith(os.path.join(os.getcwd(), ""))
+    return one.how == NEW and one.path.startswith(tuple(folders)) and not one.path.startswith(os.path.join(os.getcwd(), ""))
 
 
 def shown(found: list[Change], words: bool) -> str:

@@ -1,16 +1,20 @@
-"""How the files of before are kept in a dry run: by an overlay where the system lets us mount, else not at all, and then the user is asked.
+"""How the files of before are kept in a dry run: by an overlay where the system lets us mount, by Landlock where it does not, or not at all, and then the
+user is asked.
 
-    Guard(...) -> for each run: begin(), and what it returns is called in the program's process before it becomes the program -> close()
+    Guard(...) -> for each run: begin(), and `entrance` is called in the program's process before it becomes the program; ended() -> close()
 """
 import json
 import os
 import shutil
 from contextlib import suppress
-from typing import Any, Callable, Mapping, Optional, Sequence
+from typing import Any, Callable, Mapping, Optional, Sequence, Type, Union
 
 from cenote.base.mistake import Mistake
-from cenote.guard import caches, changes, overlay
+from cenote.guard import again, caches, changes, landlock, overlay
 from cenote.launch import environment
+
+Scratch = Union[overlay.Scratch, landlock.Scratch]
+WAYS: tuple[tuple[Type[Any], Callable[..., None]], ...] = ((overlay.Scratch, overlay.enter), (landlock.Scratch, landlock.enter))
 
 
 class Guard:
@@ -19,19 +23,28 @@ class Guard:
     def __init__(self, writes: Sequence[str], is_unprotected: bool, variables: Mapping[str, str]) -> None:
         self.found: list[changes.Change] = []
         self.run = ""  # the folder of the last run's writes
-        self.scratch: Optional[overlay.Scratch] = None
+        self.runs = 0
+        self.scratch: Optional[Scratch] = None
         self.entrance: Optional[Callable[[], None]] = None
         if is_unprotected:
             return
         passed = caches.folders(variables)
         caches.make(passed)
-        self.through = [*passed, *map(os.path.realpath, writes)]
-        try:
-            self.scratch = overlay.Scratch()
-            self.try_once()
-        except OSError as why:
-            raise Mistake(f"the system does not let cenote protect your files ({why.filename or why}: {why.strerror}): --unprotected runs the script "
-                          "all the same, on a copy of your project for example") from None
+        self.through = [*map(os.path.realpath, passed), *map(os.path.realpath, writes)]
+        self.choose()
+
+    def choose(self) -> None:
+        problems = []
+        for scratch, enter in WAYS:
+            try:
+                self.scratch, self.enter = scratch(), enter
+                self.try_once()
+                return
+            except OSError as why:
+                problems.append(f"{why.filename}: {why.strerror}" if why.filename else str(why))
+                self.close()
+        raise Mistake(f"the system does not let cenote protect your files ({'; '.join(problems)}): --unprotected runs the script all the same, on a copy "
+                      "of your project for example")
 
     def try_once(self) -> None:
         """In a process of its own, which ends: then the first run has no surprise."""
@@ -41,35 +54,43 @@ class Guard:
         pid = os.fork()
         if not pid:
             try:
-                overlay.enter(folder, self.scratch.folder, self.through)
+                self.enter(folder, self.scratch.folder, self.through)
             except OSError as why:
                 os.write(write, f"{why.errno or 0} {why.filename or why}".encode(errors="replace"))
             finally:
                 os._exit(0)
         os.close(write)
         with open(read, encoding="utf-8", errors="replace") as file:
-            why = file.read()
+            problem = file.read()
         os.waitpid(pid, 0)
-        if why:
-            number, _, what = why.partition(" ")
+        shutil.rmtree(folder, ignore_errors=True)
+        if problem:
+            number, _, what = problem.partition(" ")
             raise OSError(int(number), os.strerror(int(number)), what)
+
+    @property
+    def is_overlay(self) -> bool:
+        return isinstance(self.scratch, overlay.Scratch)
 
     def begin(self, variables: dict[str, str]) -> None:
         """For the next run, whose reports go to the folder that its variables name."""
         if self.scratch is None:
             return
+        self.runs += 1
         self.run = folder = self.scratch.new_run()
-        through = [*self.through, variables[environment.DRY_RUN]]
-        asked = folder, self.scratch.folder, through
-        variables[environment.DRY_FILES] = json.dumps([os.getpid(), *asked])
-        self.entrance = lambda: overlay.enter(*asked)
+        asked = folder, self.scratch.folder, [*self.through, variables[environment.DRY_RUN]]
+        variables[environment.DRY_FILES] = again.text(os.getpid(), self.is_overlay, *asked)
+        if not self.is_overlay:
+            variables[environment.DRY_REDIRECT] = json.dumps([os.path.join(folder, "1", "upper"), asked[2]])
+            variables["TMPDIR"] = os.path.join(folder, "tmp")
+        self.entrance = lambda: self.enter(*asked)
 
     def ended(self, keep: str, is_over: bool) -> None:
         """A run has. What the first one wrote is copied to the folder `keep`, if there is one. `is_over`: no process is left that was in it."""
         if self.scratch is None:
             return
         new = changes.read(self.run)
-        if not self.found and keep:
+        if self.runs == 1 and keep:
             changes.copy(new, keep)
         known = {one.path for one in self.found}
         self.found += [one for one in new if one.path not in known]
@@ -80,6 +101,7 @@ class Guard:
         return [{"path": one.path, "how": one.how, "bytes": one.bytes} for one in self.found]
 
     def close(self) -> None:
-        if self.scratch is not None:
+        scratch, self.scratch = self.scratch, None
+        if scratch is not None:
             with suppress(OSError):
-                self.scratch.close()
+                scratch.close()

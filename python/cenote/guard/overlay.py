@@ -139,16 +139,3 @@ def enter(folder: str, scratch: str, through: Sequence[str]) -> None:
     tree.pass_through([*mounts.sockets(), *through])
     kernel.become_root(tree.root)
     os.chdir(here)
-
-
-def return_to(command: int) -> None:
-    """To the namespace of the command with this number: there are the files of before, and the scratch folder."""
-    here = os.getcwd()
-    kernel.join(f"/proc/{command}/ns/mnt", kernel.NEW_MOUNTS)
-    os.chdir(here)
-
-
-def enter_again(command: int, folder: str, scratch: str, through: Sequence[str]) -> None:
-    """The same, for a process that has such a tree already: from the namespace of the command with this number."""
-    return_to(command)
-    enter(folder, scratch, through)

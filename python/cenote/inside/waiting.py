@@ -22,7 +22,7 @@ import warnings
 from typing import Any
 
 from cenote import places
-from cenote.guard import changes, overlay
+from cenote.guard import again
 from cenote.inside import fit_report
 from cenote.inside.arguments import Arguments, open_files
 from cenote.launch import environment
@@ -57,9 +57,9 @@ def why_not(files: set[str]) -> str:
         return "the program uses the GPU before it reads its arguments"
     if has_children():
         return "the program has started processes before it reads its arguments"
-    files = why_not_by_files()
-    if files:
-        return files
+    written = why_not_by_files()
+    if written:
+        return written
     folders = places.cache_folder(), watch.folder  # compiled libraries, stacks
     ours = tuple(os.path.join(folder, "") for folder in folders)
     opened = [one.partition(" ")[2] for one in sorted(open_files() - files)]
@@ -78,9 +78,7 @@ def why_not_by_files() -> str:
     if not child:
         status = CANNOT
         try:
-            command, folder, *_ = json.loads(tree)
-            overlay.return_to(command)
-            status = HAS_WRITTEN if changes.read(folder) else 0
+            status = HAS_WRITTEN if again.has_written(tree) else 0
         finally:
             os._exit(status)
     return WHY_NOT.get(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), "")
@@ -181,7 +179,7 @@ def begin_run(request: dict[str, Any], output: int, arguments: Arguments) -> Non
     assert fit_report.watch is not None
     streams_to(output)
     if environment.DRY_FILES in request["variables"]:
-        overlay.enter_again(*json.loads(request["variables"][environment.DRY_FILES]))
+        again.begin(request["variables"][environment.DRY_FILES], request["variables"].get(environment.DRY_REDIRECT, ""))
     for name in request["without"]:
         os.environ.pop(name, None)
     os.environ.update(request["variables"])
