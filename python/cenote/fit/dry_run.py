@@ -152,8 +152,9 @@ class Stage:
         self.options = options
         self.preload = run.preload_library()
         self.prices = environment.prices(options.prices, self.preload)
-        self.runs = self.copied = 0
+        self.runs = self.copied = self.most_steps = 0
         self.guard = Guard(options.writes, options.unprotected, os.environ)
+        self.refused: list[str] = []
         is_search_of_argument = options.search is not None and not options.search.is_variable
         has_several = is_search_of_argument or len(options.cards) > 1 or options.advise is not None
         has_copies = has_several and program[0] != "--" and job.read(options, program) is None
@@ -199,7 +200,7 @@ class Stage:
 
     def kept_lines(self) -> list[str]:
         """In the verdict."""
-        return changes.lines(self.guard.found, self.options.keep_files or "")
+        return [*self.refused, *changes.lines(self.guard.found, self.options.keep_files or "")]
 
     def why_from_the_start(self) -> str:
         """Why runs after the first did not begin at a copy; empty if they did, or if there were none."""
@@ -209,7 +210,8 @@ class Stage:
 
     def watched(self, start: Callable[[dict[str, str], Any], Run], capacity: int, allocator: str, variables: dict[str, str],
                 asked: Optional[tuple[ranks.Job, list[str]]], is_shown: bool = False) -> Outcome:
-        with tempfile.TemporaryDirectory(prefix="cenote-dry-", ignore_cleanup_errors=True) as folder, tempfile.TemporaryFile() as output:
+        with tempfile.TemporaryDirectory(prefix="cenote-dry-", dir=self.guard.reports, ignore_cleanup_errors=True) as folder, (
+                tempfile.TemporaryFile()) as output:
             variables = {**variables, environment.DRY_RUN: folder}
             self.guard.begin(variables)
             with Keeper(folder, self.guard.close) as keeper:
@@ -223,8 +225,12 @@ class Stage:
             reports = read_reports(folder)
             output.seek(max(output.tell() - TAIL, 0))
             tail = output.read().decode(errors="replace")
-        return Outcome(capacity, allocator, child.pid, status, reports, tail, stopped, variables[environment.DRY_UNKNOWN],
-                       asked[0].node if asked else self.options.devices or 1, asked[0].size if asked else None)
+        found = Outcome(capacity, allocator, child.pid, status, reports, tail, stopped, variables[environment.DRY_UNKNOWN],
+                        asked[0].node if asked else self.options.devices or 1, asked[0].size if asked else None)
+        if found.verdict == "unknown":
+            self.refused = self.refused or self.guard.hint([error["text"] + error["type"] for error in found.errors] + [tail])
+        self.most_steps = max(self.most_steps, found.steps)
+        return verdict.idle(found, self.most_steps)
 
 
 def begin(line: Sequence[str], passed: Sequence[int], variables: dict[str, str], output: Any,
@@ -256,21 +262,21 @@ def execute(child: Run, folder: str, timeout: Optional[int]) -> tuple[int, str]:
 
 def attend(child: Run, folder: str, timeout: Optional[int]) -> str:
     """Waits for the program, and says where it is if it makes no step for long. Ends it after `timeout`, and returns where it was then."""
-    began = time.time()
+    began, wall = time.monotonic(), time.time()
     quiet: float = QUIET
     while True:
-        left = began + timeout - time.time() if timeout is not None else quiet
+        left = began + timeout - time.monotonic() if timeout is not None else quiet
         try:
             child.wait(timeout=max(min(quiet, left), 0.01))
             return ""
         except subprocess.TimeoutExpired:
             pass
         places = stall.where(folder)
-        if timeout is not None and time.time() >= began + timeout:
+        if timeout is not None and time.monotonic() >= began + timeout:
             stall.reports(folder)
             processes.end(folder, [child.pid])
             return "; ".join(places[:4]) or "where it was is not known: no process of it tells before it has imported PyTorch"
-        silent = time.time() - (stall.last_report(folder) or began)
+        silent = time.time() - (stall.last_report(folder) or wall)
         if silent >= quiet:
             for place in places[:4]:
                 say(f"no step for {silent:.0f} s{'' if timeout else ' (--timeout SECONDS ends it)'}: {place}")
@@ -323,7 +329,7 @@ def ask(stage: Stage, program: Sequence[str]) -> Answer:
     is_hopeless = largest is not None and largest.fits and outcome.missing(largest)[0] > 0
     if options.allocators or (outcome.failure is not None and not is_hopeless):
         others = compare(stage, outcome, program) if outcome.verdict != "unknown" else []
-    return Answer(outcome, largest, others, other)
+    return Answer(verdict.idle(outcome, stage.most_steps), largest, others, other)
 
 
 def write_json(path: Optional[str], content: dict[str, Any]) -> None:

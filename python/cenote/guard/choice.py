@@ -14,6 +14,8 @@ from cenote.guard import again, caches, changes, landlock, overlay
 from cenote.launch import environment
 
 Scratch = Union[overlay.Scratch, landlock.Scratch]
+REFUSALS = ("Permission denied", "Read-only file system", "Value too large", "readonly database", "unable to open database file",
+            "Operation not permitted", "Invalid cross-device link")
 WAYS: tuple[tuple[Type[Any], Callable[..., None]], ...] = ((overlay.Scratch, overlay.enter), (landlock.Scratch, landlock.enter))
 
 
@@ -71,6 +73,18 @@ class Guard:
     @property
     def is_overlay(self) -> bool:
         return isinstance(self.scratch, overlay.Scratch)
+
+    def hint(self, texts: Sequence[str]) -> list[str]:
+        """For a run that ended with these errors."""
+        if self.scratch is None or not any(word in text for word in REFUSALS for text in texts):
+            return []
+        return ["  cenote forbids a write for which it has no place: --writes PATH lets the script change PATH" + (
+            "" if self.is_overlay else " (this system does not let it mount; docs/dry-run.md)")]
+
+    @property
+    def reports(self) -> Optional[str]:
+        """Where folders for reports are to lie: under Landlock a run that begins at a copy may write nowhere else. None: anywhere."""
+        return None if self.scratch is None or self.is_overlay else self.scratch.folder
 
     def begin(self, variables: dict[str, str]) -> None:
         """For the next run, whose reports go to the folder that its variables name."""

@@ -71,16 +71,22 @@ def remote(text: str) -> tuple[str, list[tuple[str, int, str]]]:
 
 
 def is_out_of_memory(error: BaseException, torch: ModuleType) -> bool:
-    """Or it was raised while the program handled one that is."""
-    if isinstance(error, torch.OutOfMemoryError):
-        return True
+    """Or it was raised while the program handled one that is. `raise e from e` makes an error its own cause."""
+    seen: set[int] = set()
+    one: Optional[BaseException] = error
+    while one is not None and id(one) not in seen:
+        if says_out_of_memory(one, torch):
+            return True
+        seen.add(id(one))
+        one = one.__cause__ or one.__context__
+    return False
+
+
+def says_out_of_memory(error: BaseException, torch: ModuleType) -> bool:
     text = str(error)
-    if REMOTE in text and remote(text)[0].startswith("torch.OutOfMemoryError: "):
+    if isinstance(error, torch.OutOfMemoryError) or (REMOTE in text and remote(text)[0].startswith("torch.OutOfMemoryError: ")):
         return True
-    if isinstance(error, RuntimeError) and ("out of memory" in text or "ALLOC_FAILED" in text) and "DefaultCPUAllocator" not in text:
-        return True
-    before = error.__cause__ or error.__context__
-    return before is not None and is_out_of_memory(before, torch)
+    return isinstance(error, RuntimeError) and ("out of memory" in text or "ALLOC_FAILED" in text) and "DefaultCPUAllocator" not in text
 
 
 class Watch:
