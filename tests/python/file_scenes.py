@@ -1,4 +1,6 @@
 """What programs do to files: for test_guard.py. In a dry run the files of before stay, and each program finds what it would find without one."""
+import os
+
 MINE = b"mine" * 1000
 
 # Each: files of before (a link has its target, a folder a / at its end), and a program whose assertions hold without the library, too.
