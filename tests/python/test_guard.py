@@ -1,5 +1,5 @@
-"""No file of before changes in a dry run, whatever writes it: by an overlay, as root and in a user namespace, and by Landlock where the system does not
-let cenote mount (dockerlike.py). Programs without torch; test_dry_run_files.py has those with it."""
+"""No file of before changes in a dry run, whatever writes it: by an overlay, as root and in a user namespace, and by Landlock where the system does
+not let cenote mount (dockerlike.py). Programs without torch; test_dry_run_files.py has those with it."""
 import json
 import os
 import pathlib
@@ -68,8 +68,9 @@ def play(clean, tmp_path, way):
         line = program or (python, tmp_path / "program.py")
         if way[1] == AS_USER:
             give(tmp_path)
-        return subprocess.run([*way[1], python, *CENOTE[1:], "dry-run", "--gpu", "1GiB", "--json", str(tmp_path / "out.json"), *map(str, options), "--", *map(str, line)],
-                              env={**clean, **dict(variables)}, cwd=tmp_path / "here", capture_output=True, text=True, errors="replace",
+        ours = ["dry-run", "--gpu", "1GiB", "--json", tmp_path / "out.json", *options]
+        return subprocess.run(list(map(str, [*way[1], python, *CENOTE[1:], *ours, "--", *line])),
+                              env={**clean, "HOME": str(tmp_path), **dict(variables)}, cwd=tmp_path / "here", capture_output=True, text=True, errors="replace",
                               timeout=patience(20))
     return call
 
@@ -128,10 +129,11 @@ ATTACK = """
         os.waitpid(os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 1, "spawned", os.O_WRONLY | os.O_TRUNC, 0)]), 0)
     def tag():
         os.setxattr("attribute", "user.mark", b"x")
-    each(*[lambda mode=mode: sqlite(mode) for mode in ("delete", "truncate", "persist", "memory", "off", "wal")], in_place, by_number, appends_and_maps,
-         spawned, tag,
+    modes = "delete", "truncate", "persist", "memory", "off", "wal"
+    each(*[lambda mode=mode: sqlite(mode) for mode in modes], in_place, by_number, appends_and_maps, spawned, tag,
          lambda: subprocess.run(["/bin/rm", "-rf", "folder", "alone"], env={}),
-         lambda: subprocess.run(["/usr/bin/env", "-i", "/bin/sh", "-c", "echo x > shell; mv moved elsewhere; : > emptied; ln linked second; echo x >> second"]),
+         lambda: subprocess.run(["/usr/bin/env", "-i", "/bin/sh", "-c",
+                                 "echo x > shell; mv moved elsewhere; : > emptied; ln linked second; echo x >> second"]),
          lambda: os.chmod("mode", 0o600), lambda: os.utime("time", (1, 1)), lambda: os.truncate("cut", 1),
          lambda: open("hard1", "r+").write("x"), lambda: os.rename("old", "new"),
          lambda: open("cenote-dry-mine/f", "w").write("x"), lambda: open("torchinductor_x/f", "w").write("x"),
@@ -235,12 +237,13 @@ def test_a_command_that_ends_at_any_moment_leaves_nothing(clean, tmp_path, way, 
     (tmp_path / "here").mkdir()
     (tmp_path / "tmp").mkdir()
     make(tmp_path / "here", "a")
-    (tmp_path / "program.py").write_text("import os, time; os.remove('a'); open('b', 'w').write('x'); print('written', flush=True); time.sleep(1000)")
+    code = "import os, time; os.remove('a'); open('b', 'w').write('x'); print('written', flush=True); time.sleep(1000)"
+    (tmp_path / "program.py").write_text(code)
     python = PYTHON if way[1] == AS_USER else sys.executable
     if way[1] == AS_USER:
         give(tmp_path)
     child = subprocess.Popen([*way[1], python, *CENOTE[1:], "dry-run", "--gpu", "1GiB", "--", python, tmp_path / "program.py"], cwd=tmp_path / "here",
-                             env={**clean, "TMPDIR": str(tmp_path / "tmp")}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+                             env={**clean, "TMPDIR": str(tmp_path / "tmp"), "HOME": str(tmp_path)}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
     assert child.stdout.readline() == b"written\n"
     os.kill(child.pid, number) if number == signal.SIGKILL else os.killpg(child.pid, number)
     assert not child.stdout.read()  # to the end: no process is left that has it

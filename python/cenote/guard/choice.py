@@ -1,5 +1,5 @@
-"""How the files of before are kept in a dry run: by an overlay where the system lets us mount, by Landlock where it does not, or not at all, and then the
-user is asked.
+"""How the files of before are kept in a dry run: by an overlay where the system lets us mount, by Landlock where it does not, or not at all, and then
+the user is asked.
 
     Guard(...) -> for each run: begin(), and `entrance` is called in the program's process before it becomes the program; ended() -> close()
 """
@@ -46,8 +46,8 @@ class Guard:
                 self.close()
         if is_unprotected:
             return
-        raise Mistake(f"the system does not let cenote protect your files ({'; '.join(problems)}): --unprotected runs the script all the same, on a copy "
-                      "of your project for example")
+        raise Mistake(f"the system does not let cenote protect your files ({'; '.join(problems)}): --unprotected runs the script all the same, on a "
+                      "copy of your project for example")
 
     def try_once(self) -> None:
         """In a process of its own, which ends: then the first run has no surprise."""

@@ -1,4 +1,4 @@
-"""A tree of files of its own for each run: an overlay over every file system on which the program could change a file. For machines that let us mount.
+"""A tree of files of its own for each run: an overlay over every file system on which the program could change a file. Where we may mount.
 
     command:  begin -> has a mount namespace of its own, and in it a tmpfs, the scratch folder, which nothing else sees
     program:  enter -> has another one, whose `/` is made of overlays: what was there lies below, what the program writes lies in the scratch folder
@@ -121,6 +121,18 @@ class Tree:
             if one.is_covered or any(each.is_covered for each in mounts.below(one.path, self.all)):
                 self.attach(one)
 
+    def cover_own(self, path: str) -> None:
+        """An ordinary user's overlay takes no folder of other users to the scratch folder, and so nothing below one. Therefore the first folder on
+        the way to the path that is this user's has one of its own, or else the path itself."""
+        path, at = os.path.realpath(path), "/"
+        if any(mounts.is_below(path, one.path) for one in self.all if one.path != "/" and not one.is_covered):
+            return
+        for name in path.strip("/").split("/"):
+            at = os.path.join(at, name)
+            if os.stat(at).st_uid == os.geteuid() or at == path:
+                self.overlay(at)
+                return
+
     def pass_through(self, paths: Iterable[str]) -> None:
         for path in paths:
             with suppress(FileNotFoundError, PermissionError, NotADirectoryError):
@@ -136,6 +148,10 @@ def enter(folder: str, scratch: str, through: Sequence[str]) -> None:
     tree.cover("/")
     if not tree.covers:
         raise tree.failed or OSError("no file system can be covered")
+    if os.geteuid():
+        for path in (here, os.path.expanduser("~"), tempfile.gettempdir()):
+            with suppress(OSError):
+                tree.cover_own(path)
     tree.pass_through([*mounts.sockets(), *through])
     kernel.become_root(tree.root)
     os.chdir(here)

@@ -1,7 +1,7 @@
 """In a program under Landlock: what its Python code writes goes to the scratch folder, and what it reads comes from there, if it wrote it.
 
-The functions of `os` and `open` are replaced by ones that look a path up first. `upper` in the folder of the run looks like `/`: a file there stands for
-the one of before, a mark (a device of number 0) says that it is removed. So processes agree, and changes.py reads it as it reads an overlay.
+The functions of `os` and `open` are replaced by ones that look a path up first. `upper` in the folder of the run looks like `/`: a file there stands
+for the one of before, a mark (a device of number 0) says that it is removed. So processes agree, and changes.py reads it as it reads an overlay.
 
     nothing in upper -> read: the file of before;  to be changed: is copied to upper, then that one
     mark             -> is not there
@@ -49,7 +49,7 @@ def fails(number: int, path: Any) -> OSError:
 
 
 def meant(path: Any, folder: Optional[int] = None, follow: bool = False) -> Optional[str]:
-    """The path as the program means it, without links but perhaps the last one. None: it is left alone, a number or in a folder that may be written."""
+    """The path as the program means it, without links but perhaps the last one. None: it is left alone (a number, or where writes are allowed)."""
     if isinstance(path, int):
         if not stat.S_ISDIR(os.fstat(path).st_mode):
             return None
@@ -430,8 +430,11 @@ def has_written(folder: str) -> bool:
 
 def begin_with(torch: Any) -> None:
     """Once torch is imported. safetensors is imported here if it is installed: what a program has imported by name cannot be replaced later."""
-    writer = torch._C.PyTorchFileWriter
-    torch._C.PyTorchFileWriter = lambda file, *args, **kwargs: writer(to_change(file, copies=False) if isinstance(file, str) else file, *args, **kwargs)
+    inside = torch._C.PyTorchFileWriter
+
+    def writer(file: Any, *args: Any, **kwargs: Any) -> Any:
+        return inside(to_change(file, copies=False) if isinstance(file, str) else file, *args, **kwargs)
+    torch._C.PyTorchFileWriter = writer
     with suppress(Exception):
         importlib.import_module("safetensors.torch")
     for name, module in list(sys.modules.items()):
