@@ -62,7 +62,8 @@ class Tree:
     def __init__(self, folder: str, all_mounts: Sequence[mounts.Mount]) -> None:
         self.folder, self.all = folder, all_mounts
         self.root = os.path.join(folder, "root")
-        self.covers = self.tries = 0
+        self.tries = 0
+        self.covered: list[str] = []
         self.failed: Optional[OSError] = None  # the last overlay that could not be mounted
         os.mkdir(self.root)
 
@@ -85,7 +86,7 @@ class Tree:
             try:
                 kernel.mount("cenote", self.at(path), "overlay", flags, f"{options},lowerdir={lower},upperdir={upper},workdir={work}")
                 os.symlink(path, os.path.join(own, "lower"))
-                self.covers += 1
+                self.covered.append(path)
                 return True
             except OSError as why:
                 self.failed = why
@@ -121,17 +122,20 @@ class Tree:
             if one.is_covered or any(each.is_covered for each in mounts.below(one.path, self.all)):
                 self.attach(one)
 
-    def cover_own(self, path: str) -> None:
+    def cover_own(self, paths: Iterable[str]) -> None:
         """An ordinary user's overlay takes no folder of other users to the scratch folder, and so nothing below one. Therefore the first folder on
-        the way to the path that is this user's has one of its own, or else the path itself."""
-        path, at = os.path.realpath(path), "/"
-        if any(mounts.is_below(path, one.path) for one in self.all if one.path != "/" and not one.is_covered):
-            return
+        the way to a path that is this user's has one of its own, or else the path itself."""
+        for path in sorted({self.own(os.path.realpath(path)) for path in paths}):  # those above come first: a later one would hide them
+            if path not in self.covered and not any(mounts.is_below(path, one.path) for one in self.all if not one.is_covered):
+                self.overlay(path)
+
+    def own(self, path: str) -> str:
+        at = "/"
         for name in path.strip("/").split("/"):
             at = os.path.join(at, name)
-            if os.stat(at).st_uid == os.geteuid() or at == path:
-                self.overlay(at)
-                return
+            if os.stat(at).st_uid == os.geteuid():
+                return at
+        return path
 
     def pass_through(self, paths: Iterable[str]) -> None:
         for path in paths:
@@ -146,12 +150,10 @@ def enter(folder: str, scratch: str, through: Sequence[str]) -> None:
     kernel.mount("none", "/", None, kernel.RECURSIVE | kernel.PRIVATE)
     tree = Tree(folder, mounts.read(but=scratch))
     tree.cover("/")
-    if not tree.covers:
+    if not tree.covered:
         raise tree.failed or OSError("no file system can be covered")
     if os.geteuid():
-        for path in (here, os.path.expanduser("~"), tempfile.gettempdir()):
-            with suppress(OSError):
-                tree.cover_own(path)
+        tree.cover_own(path for path in (here, os.path.expanduser("~"), tempfile.gettempdir()) if os.path.isdir(path))
     tree.pass_through([*mounts.sockets(), *through])
     kernel.become_root(tree.root)
     os.chdir(here)
