@@ -70,7 +70,8 @@ def play(clean, tmp_path, way):
             give(tmp_path)
         ours = ["dry-run", "--gpu", "1GiB", "--json", tmp_path / "out.json", *options]
         return subprocess.run(list(map(str, [*way[1], python, *CENOTE[1:], *ours, "--", *line])),
-                              env={**clean, "HOME": str(tmp_path), **dict(variables)}, cwd=tmp_path / "here", capture_output=True, text=True, errors="replace",
+                              env={**clean, "HOME": str(tmp_path), **dict(variables)}, cwd=tmp_path / "here",
+                              capture_output=True, text=True, errors="replace",
                               timeout=patience(20))
     return call
 
@@ -246,7 +247,8 @@ def test_a_command_that_ends_at_any_moment_leaves_nothing(clean, tmp_path, way, 
     if way[1] == AS_USER:
         give(tmp_path)
     child = subprocess.Popen([*way[1], python, *CENOTE[1:], "dry-run", "--gpu", "1GiB", "--", python, tmp_path / "program.py"], cwd=tmp_path / "here",
-                             env={**clean, "TMPDIR": str(tmp_path / "tmp"), "HOME": str(tmp_path)}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+                             env={**clean, "TMPDIR": str(tmp_path / "tmp"), "HOME": str(tmp_path)}, stdout=subprocess.PIPE,
+                             stderr=subprocess.DEVNULL, start_new_session=True)
     assert child.stdout.readline() == b"written\n"
     os.kill(child.pid, number) if number == signal.SIGKILL else os.killpg(child.pid, number)
     assert not child.stdout.read()  # to the end: no process is left that has it

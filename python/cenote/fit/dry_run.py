@@ -134,7 +134,8 @@ def make_parser() -> command_line.Parser:
     parser.add_argument("--json", metavar="FILE", help="write the verdict and all figures to FILE as well")
     parser.add_argument("--writes", metavar="PATH", action="append", default=[], help="the script may really change this file or folder")
     parser.add_argument("--keep-files", metavar="DIR", help="copy what the script wrote in the first run to DIR")
-    parser.add_argument("--unprotected", action="store_true", help="let the script change any file, where the system does not let cenote mount an overlay")
+    parser.add_argument("--unprotected", action="store_true",
+                        help="let the script change any file, where the system does not let cenote mount an overlay")
     parser.add_argument("--quiet", action="store_true", help="do not show what the script prints")
     return parser
 

@@ -105,7 +105,9 @@ class Outcome(NamedTuple):
             return "unknown"
         if self.failure is not None:
             return "caught" if self.was_caught and not self.ranks_errors and not self.stopped else "fits not"
-        if self.is_idle or not any(report["devices"] for report in self.used) or (not self.was_ended and self.status != 0) or self.ranks_errors or self.stopped:
+        if self.is_idle:
+            return "unknown"
+        if not any(report["devices"] for report in self.used) or (not self.was_ended and self.status != 0) or self.ranks_errors or self.stopped:
             return "unknown"
         return "grows" if self.was_ended and self.grows else "fits"
 

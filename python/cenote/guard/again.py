@@ -1,4 +1,4 @@
-"""A run that begins at a copy of an earlier one (inside/waiting.py) leaves what that one wrote, and gets files of its own. In the program's process."""
+"""A run that begins at a copy of an earlier one (inside/waiting.py) leaves what that one wrote, and gets files of its own."""
 import json
 import os
 from typing import Sequence

@@ -1,4 +1,4 @@
-"""Which folders a program may change in a dry run all the same: caches that are meant to grow, each by its own folder. What is in them can be had again.
+"""Which folders a program may change in a dry run all the same: caches that are meant to grow, each by its own folder.
 
 Not whole homes of libraries (HF_HOME, ~/.cache): beside a cache they hold what is not in one. Reads the environment; makes folders that are missing,
 so that what the first run downloads is there for the second. They stay: another dry run may use them by now.

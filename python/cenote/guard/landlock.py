@@ -1,4 +1,5 @@
-"""A program that may write only to a scratch folder of its run, to caches and to what --writes names. Where we may not mount: containers under Docker's own profile, and Ubuntu from 23.10 on, where AppArmor takes mounting from the namespaces of ordinary users.
+"""A program that may write only to a scratch folder of its run, to caches and to what --writes names. Where we may not mount:
+containers under Docker's own profile, and Ubuntu from 23.10 on, where AppArmor takes mounting from the namespaces of ordinary users.
 
 Linux refuses every other write, by whatever program and call (EACCES), so nothing of before is lost. What Python code of the program writes goes to
 the scratch folder (redirect.py), so that a script that saves needs no option; what slips past that is an error of the script.
