@@ -4,7 +4,7 @@
 get_property(simulated GLOBAL PROPERTY SIMULATED_LIBRARIES)
 get_property(names GLOBAL PROPERTY SIMULATED_NAMES)
 set(simulation)
-foreach(target cenote_sim cenote_sim_all cenote_files ${names} ${simulated})
+foreach(target cenote_sim cenote_sim_all ${names} ${simulated})
     if(TARGET ${target})
         list(APPEND simulation ${target})
     endif()

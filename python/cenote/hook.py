@@ -24,6 +24,7 @@ SUMMARY = "CENOTE_SUMMARY"  # set by `cenote run`
 DRY_RUN = "CENOTE_DRY_RUN"  # set by `cenote dry-run`, beside CENOTE=on or off
 PHANTOMS = "CENOTE_PHANTOMS"  # set for the ranks of `cenote dry-run --world`, beside CENOTE_DRY_RUN
 DRY_COPY = "CENOTE_DRY_COPY"  # set by `cenote dry-run --search`
+DRY_REDIRECT = "CENOTE_DRY_REDIRECT"  # set by `cenote dry-run` where the system does not let it mount
 
 
 def is_on(text: str) -> bool:
@@ -68,6 +69,9 @@ def act(text: str) -> None:
     the program would run under another allocator than the user asked for."""
     from cenote.inside import last_threads
     last_threads.register()
+    if os.environ.get(DRY_REDIRECT):
+        from cenote.guard import redirect
+        redirect.begin_with(sys.modules["torch"])
     if is_on(text):
         from cenote.inside import plugin
         plugin.install()
@@ -88,6 +92,9 @@ def leave_copy(number: int, files: set[str], arguments: Arguments) -> None:
 
 
 def add() -> None:
+    if os.environ.get(DRY_REDIRECT):
+        from cenote.guard import redirect
+        redirect.begin(os.environ[DRY_REDIRECT])
     if os.environ.get(DRY_COPY):
         from cenote.inside import arguments
         arguments.begin(os.environ.pop(DRY_COPY), leave_copy)

@@ -64,7 +64,6 @@ def clean() -> dict[str, str]:
 def nursery_with(*imports):
     """A nursery on the simulated GPU, with these modules imported beside PyTorch."""
     preload = os.path.join(places.plain(str(simulation().parent)), simulation().name)
-    preload += ":" + os.path.join(os.path.dirname(preload), "libcenote_files.so")  # as `cenote dry-run` has it
     return Nursery({**clean_environment(), "LD_PRELOAD": preload, "CENOTE_SIM": "capacity:1GiB"}, *imports)
 
 

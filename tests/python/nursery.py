@@ -73,7 +73,8 @@ class Nursery:
 def ask(address: str, arguments: list[str]) -> None:
     with socket.socket(socket.AF_UNIX) as asked:
         asked.connect(address)
-        socket.send_fds(asked, [b"-"], [0, 1, 2])
+        mounts = os.open("/proc/self/ns/mnt", os.O_RDONLY)  # a dry run gives its program a tree of files of its own
+        socket.send_fds(asked, [b"-"], [0, 1, 2, mounts])
         asked.sendall(json.dumps([arguments, os.getcwd(), dict(os.environ)]).encode())
         asked.shutdown(socket.SHUT_WR)
         status = int(asked.makefile().read() or 1)
@@ -108,11 +109,11 @@ def serve(address: str, *imports: str) -> None:
                 continue
             break
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    _, streams, _, _ = socket.recv_fds(asker, 1, 3)
+    _, (*streams, mounts), _, _ = socket.recv_fds(asker, 1, 4)
     arguments, folder, variables = json.loads(asker.makefile().read())
     child = os.fork()
     if child:
-        for stream in (0, 1, 2, *streams):
+        for stream in (0, 1, 2, mounts, *streams):
             os.close(stream)
         attend(child, asker)
         os._exit(0)
@@ -120,10 +121,19 @@ def serve(address: str, *imports: str) -> None:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
+    enter(mounts)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(variables)
     play(arguments)
+
+
+def enter(mounts: int) -> None:
+    """The mount namespace of the stand-in."""
+    import ctypes
+    if os.fstat(mounts).st_ino != os.stat("/proc/self/ns/mnt").st_ino and ctypes.CDLL(None).setns(mounts, 0):
+        raise OSError("setns")
+    os.close(mounts)
 
 
 def attend(child: int, asker: socket.socket) -> None:

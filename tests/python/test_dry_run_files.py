@@ -1,9 +1,13 @@
 """A dry run changes no file of before, however the program saves and rotates; what it has made itself it writes again, and loads. How files are kept
-without PyTorch is in test_kept.py."""
+without PyTorch is in test_guard.py."""
+import subprocess
 import textwrap
 
 import pytest
-from test_dry_run import dry, line_of  # noqa: F401
+from conftest import CENOTE
+from patience import patience
+from test_dry_run import dry  # noqa: F401
+from test_guard import NO_MOUNTS
 
 pytestmark = [pytest.mark.torch, pytest.mark.simulation]
 
@@ -49,22 +53,25 @@ def test_checkpoints_of_earlier_runs_stay(dry, tmp_path, there):  # noqa: F811
         (tmp_path / name).write_text("mine")
     done, found = dry(SAVES, "--gpu", "2GiB", "--steps", "0")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [name for name in KEPT if (tmp_path / name).read_bytes() == b"mine"] == (list(KEPT) if there else [])
-    assert sorted(one["path"].rpartition("/")[2] for one in found["kept"]) == (sorted(KEPT) if there else [])
-    assert (f"\nkept as it was: first.pt (train.py:{line_of(SAVES, 'first.pt')} overwrites it)" in done.stdout) == there
-    assert (", and 6 more; what the script wrote in its place is gone" in done.stdout) == there
-    assert not list(tmp_path.glob(".cenote-dry-*"))
-    assert (tmp_path / "own2.pt").stat().st_size > 0
+    assert [name for name in KEPT if there and (tmp_path / name).read_bytes() == b"mine"] == (list(KEPT) if there else [])
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*(KEPT if there else []), "out.json", "train.py"])
+    changed = [one["path"].rpartition("/")[2] for one in found["files"] if one["how"] == "changed"]
+    assert sorted(changed) == (sorted(KEPT) if there else [])
+    assert ("\nkept as it was: " in done.stdout and ", and 6 more\n" in done.stdout) == there
+    assert "is gone (--keep-files DIR copies it)\n" in done.stdout
 
 
-def test_what_the_first_run_has_made_the_second_may_write(dry, tmp_path):  # noqa: F811
+def test_each_run_begins_from_the_same_files(dry, tmp_path):  # noqa: F811
+    """The second run, on a larger GPU, would load what the first has left, and need nothing."""
     code = """
-        import sys, torch
+        import os, torch
+        size = 1 if os.path.exists("made.pt") else 3 << 30
         torch.save(0, "made.pt")
-        torch.save(torch.empty(3 << 30, dtype=torch.uint8, device="cuda")[:1], "made.pt")
+        torch.empty(size, dtype=torch.uint8, device="cuda")
     """
     done, found = dry(code, "--gpu", "2GiB")
-    assert done.returncode == 1 and found["kept"] == [] and "kept as it was" not in done.stdout
+    assert done.returncode == 1 and found["largest"]["needed"] > 3 << 30, done.stdout
+    assert not (tmp_path / "made.pt").exists()
 
 
 def test_a_folder_that_is_made_anew(dry, tmp_path):  # noqa: F811
@@ -90,9 +97,8 @@ def test_a_folder_that_is_made_anew(dry, tmp_path):  # noqa: F811
     assert done.returncode == 0, done.stdout + done.stderr
     assert [(tmp_path / "ck" / name).read_text() for name in ("w.safetensors", "n.pt", "other")] == ["mine"] * 3
     assert sorted(path.name for path in tmp_path.rglob("*")) == sorted(["ck", "n.pt", "other", "w.safetensors", "out.json", "train.py"])
-    one, = found["kept"]
-    assert one["path"] == str(tmp_path / "ck") and (one["how"], one["is_kept"]) == ("removes", True) and one["file"].endswith("train.py")
-    assert f"\nkept as it was: ck (train.py:{line_of(code, 'rmtree')} removes it); what the script wrote in its place is gone" in done.stdout
+    assert [(one["path"], one["how"]) for one in found["files"]] == [(str(tmp_path / "ck"), "replaced")]
+    assert "\nkept as it was: ck (replaced)\n" in done.stdout
 
 
 TRAINER = """
@@ -106,13 +112,15 @@ TRAINER = """
 
 
 @pytest.mark.deep
-def test_a_trainer_that_deletes_old_checkpoints(dry, run, tmp_path):  # noqa: F811
-    """A real Trainer of Transformers, in the folder of its last run."""
+@pytest.mark.parametrize("start", [[], NO_MOUNTS], ids=["overlay", "landlock"])
+def test_a_trainer_that_deletes_old_checkpoints(run, clean, tmp_path, start):
+    """A real Trainer of Transformers, in the folder of its last run; also where the system does not let cenote mount, without an option."""
     (tmp_path / "train.py").write_text(textwrap.dedent(TRAINER))
     assert run("run", "--sim", "2GiB", "train.py").returncode == 0
     before = {path: path.read_bytes() for path in (tmp_path / "out/checkpoint-4").rglob("*") if path.is_file()}
     (tmp_path / "out/checkpoint-4").rename(tmp_path / "out/checkpoint-1")
-    done, found = dry(TRAINER, "--gpu", "2GiB", "--steps", "0", fresh=True)
-    assert done.returncode == 0 and "out/checkpoint-1 (train.py:" in done.stdout, done.stdout + done.stderr
+    done = subprocess.run([*start, *CENOTE, "dry-run", "--gpu", "2GiB", "--steps", "0", "train.py"], env=clean, cwd=tmp_path, capture_output=True,
+                          text=True, timeout=patience(60))
+    assert done.returncode == 0 and "out/checkpoint-1 (removed)" in done.stdout, done.stdout + done.stderr
     assert len(before) > 5 and {tmp_path / "out/checkpoint-4" / path.relative_to(tmp_path / "out/checkpoint-1"): path.read_bytes()
                                 for path in (tmp_path / "out/checkpoint-1").rglob("*") if path.is_file()} == before

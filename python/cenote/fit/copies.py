@@ -85,7 +85,7 @@ class Copies:
 
     def can_begin(self, program: Sequence[str], variables: Mapping[str, str]) -> bool:
         """Whether this run differs from the first in its arguments and in what is read after them, and in nothing else."""
-        mine = (environment.DRY_RUN, environment.SIM, environment.DRY_REMEDIES)
+        mine = (environment.DRY_RUN, environment.DRY_FILES, environment.DRY_REDIRECT, environment.SIM, environment.DRY_REMEDIES)
         is_alike = all(variables.get(name) == self.variables.get(name) for name in {*variables, *self.variables} - {*mine})
         return is_alike and arguments(program)[0] == arguments(self.program)[0] and self.has_one()
 

@@ -21,7 +21,9 @@ from cenote.base.mistake import Mistake
 from cenote.fit import advice, cards, copies, job, limit, rows, several, stall, verdict
 from cenote.fit import search as searching
 from cenote.fit.verdict import Answer, Outcome
-from cenote.launch import command_line, environment, kept, processes, ranks, run
+from cenote.guard import changes
+from cenote.guard.choice import Guard
+from cenote.launch import command_line, environment, processes, ranks, run
 from cenote.launch.environment import Wish
 from cenote.launch.keeper import Keeper
 from cenote.places import NotBuilt
@@ -57,14 +59,14 @@ MORE = """examples:
 --search: if NAME is in capitals it is an environment variable. Otherwise it is an argument of the script: if the command line has --NAME N, --NAME=N
 or NAME=N (- and _ are alike), the number is replaced; else --NAME N is added. The search assumes that a larger value needs more memory.
 
-The script really runs, and can write files; what it does to files that were there before, it does to stand-ins. After its last step the script is
-ended at once, as by a power cut.
+The script really runs, on files of its own: what was there before stays, and what it writes is gone at the end, but for caches. After its last step
+the script is ended at once, as by a power cut.
 Exit status: 0 it fits, 1 it does not, 2 a mistake in the options, 3 no verdict: the script failed by itself, or used no GPU, 4 it fits after it
 caught an out of memory, 5 it depends on values that cannot be known, 6 it fits for now, and memory grows at each step,
 7 it fits, and its peak is above --limit, 8 above that of --baseline."""
 
 VALUED = ("--sim", "--gpu", "--devices", "--prices", "--steps", "--allocator", "--unknown", "--timeout", "--search", "--limit", "--baseline",
-          "--json", *job.OPTIONS)
+          "--json", "--writes", "--keep-files", *job.OPTIONS)
 
 
 def steps(text: str) -> int:
@@ -130,6 +132,10 @@ def make_parser() -> command_line.Parser:
     parser.add_argument("--baseline", metavar="FILE",
                         help="for CI: the difference to the run whose --json FILE is; exit status 8 if it is more than 1 %%")
     parser.add_argument("--json", metavar="FILE", help="write the verdict and all figures to FILE as well")
+    parser.add_argument("--writes", metavar="PATH", action="append", default=[], help="the script may really change this file or folder")
+    parser.add_argument("--keep-files", metavar="DIR", help="copy what the script wrote in the first run to DIR")
+    parser.add_argument("--unprotected", action="store_true",
+                        help="let the script change any file, where the system does not let cenote mount an overlay")
     parser.add_argument("--quiet", action="store_true", help="do not show what the script prints")
     return parser
 
@@ -146,10 +152,10 @@ class Stage:
     def __init__(self, options: argparse.Namespace, program: Sequence[str]) -> None:
         self.options = options
         self.preload = run.preload_library()
-        self.keeps = kept.library(self.preload)
         self.prices = environment.prices(options.prices, self.preload)
-        self.runs = self.copied = 0
-        self.folder = tempfile.TemporaryDirectory(prefix="cenote-dry-files-", ignore_cleanup_errors=True)
+        self.runs = self.copied = self.most_steps = 0
+        self.guard = Guard(options.writes, options.unprotected, os.environ)
+        self.refused: list[str] = []
         is_search_of_argument = options.search is not None and not options.search.is_variable
         has_several = is_search_of_argument or len(options.cards) > 1 or options.advise is not None
         has_copies = has_several and program[0] != "--" and job.read(options, program) is None
@@ -158,8 +164,6 @@ class Stage:
     def variables(self, capacity: int, allocator: str, more: dict[str, str], devices: Optional[int]) -> dict[str, str]:
         old = {**os.environ, **more}
         new = environment.prepare(Wish(capacity, devices, None, allocator, prices=self.prices), old, self.preload)
-        new[environment.PRELOAD] = environment.merge_preload(self.keeps, new[environment.PRELOAD])
-        new[environment.DRY_FILES] = self.folder.name
         new[environment.CENOTE] = "on" if allocator == "cenote" else "off"
         new.pop(environment.LABELS, None)  # inside/fit_report.py switches labels on
         return new
@@ -185,7 +189,7 @@ class Stage:
         is_shown = is_first and not self.options.quiet and self.options.search is None and len(self.options.cards) == 1
         def start(variables: dict[str, str], output: Any) -> "subprocess.Popen[bytes]":
             line = ranks.line(asked[0], variables[environment.DRY_RUN], asked[1]) if asked else run.command_line(program)
-            return begin(line, passed, variables, output)
+            return begin(line, passed, variables, output, self.guard.entrance)
         found = self.watched(start, capacity, allocator, variables, asked, is_shown)
         if self.copies is not None and is_doubtful and found.verdict != "unknown":
             self.copies.close("a run from there ended without a verdict")
@@ -193,7 +197,11 @@ class Stage:
 
     def kept(self) -> dict[str, Any]:
         """In the JSON."""
-        return {"kept": [{**one._asdict(), "is_kept": one.is_kept} for one in kept.read(self.folder.name)]}
+        return {"files": self.guard.content()}
+
+    def kept_lines(self) -> list[str]:
+        """In the verdict."""
+        return [*self.refused, *changes.lines(self.guard.found, self.options.keep_files or "")]
 
     def why_from_the_start(self) -> str:
         """Why runs after the first did not begin at a copy; empty if they did, or if there were none."""
@@ -203,28 +211,37 @@ class Stage:
 
     def watched(self, start: Callable[[dict[str, str], Any], Run], capacity: int, allocator: str, variables: dict[str, str],
                 asked: Optional[tuple[ranks.Job, list[str]]], is_shown: bool = False) -> Outcome:
-        with tempfile.TemporaryDirectory(prefix="cenote-dry-", ignore_cleanup_errors=True) as folder, tempfile.TemporaryFile() as output:
+        with tempfile.TemporaryDirectory(prefix="cenote-dry-", dir=self.guard.reports, ignore_cleanup_errors=True) as folder, (
+                tempfile.TemporaryFile()) as output:
             variables = {**variables, environment.DRY_RUN: folder}
-            with Keeper(folder, self.folder.name) as keeper:
+            self.guard.begin(variables)
+            with Keeper(folder, self.guard.close) as keeper:
                 child = start(variables, None if is_shown else output)
                 keeper.began(child.pid)
                 status, stopped = execute(child, folder, self.options.timeout)
                 leaves_copy = self.runs == 1 and self.copies is not None and self.copies.has_one()
                 if not leaves_copy:  # workers of a compiler, which a program leaves behind, write to the folder as they end
                     processes.end(folder)
+            self.guard.ended(self.options.keep_files or "", not leaves_copy)
             reports = read_reports(folder)
             output.seek(max(output.tell() - TAIL, 0))
             tail = output.read().decode(errors="replace")
-        return Outcome(capacity, allocator, child.pid, status, reports, tail, stopped, variables[environment.DRY_UNKNOWN],
-                       asked[0].node if asked else self.options.devices or 1, asked[0].size if asked else None)
+        found = Outcome(capacity, allocator, child.pid, status, reports, tail, stopped, variables[environment.DRY_UNKNOWN],
+                        asked[0].node if asked else self.options.devices or 1, asked[0].size if asked else None)
+        if found.verdict == "unknown":
+            self.refused = self.refused or self.guard.hint([error["text"] + error["type"] for error in found.errors] + [tail])
+        self.most_steps = max(self.most_steps, found.steps)
+        return verdict.idle(found, self.most_steps)
 
 
-def begin(line: Sequence[str], passed: Sequence[int], variables: dict[str, str], output: Any) -> "subprocess.Popen[bytes]":
-    """A run from the start, which inherits the files of these numbers."""
+def begin(line: Sequence[str], passed: Sequence[int], variables: dict[str, str], output: Any,
+          entrance: Optional[Callable[[], None]]) -> "subprocess.Popen[bytes]":
+    """A run from the start, which inherits the files of these numbers. `entrance`: what it does before it becomes the program."""
     sys.stdout.flush()
     try:
-        return subprocess.Popen(line, env=variables, stdin=subprocess.DEVNULL if output else None, stdout=output, stderr=output, pass_fds=passed)
-    except (OSError, ValueError) as error:
+        return subprocess.Popen(line, env=variables, stdin=subprocess.DEVNULL if output else None, stdout=output, stderr=output, pass_fds=passed,
+                                preexec_fn=entrance)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise Mistake(f"{line[0]!r}: {getattr(error, 'strerror', None) or error}") from None
 
 
@@ -246,21 +263,21 @@ def execute(child: Run, folder: str, timeout: Optional[int]) -> tuple[int, str]:
 
 def attend(child: Run, folder: str, timeout: Optional[int]) -> str:
     """Waits for the program, and says where it is if it makes no step for long. Ends it after `timeout`, and returns where it was then."""
-    began = time.time()
+    began, wall = time.monotonic(), time.time()
     quiet: float = QUIET
     while True:
-        left = began + timeout - time.time() if timeout is not None else quiet
+        left = began + timeout - time.monotonic() if timeout is not None else quiet
         try:
             child.wait(timeout=max(min(quiet, left), 0.01))
             return ""
         except subprocess.TimeoutExpired:
             pass
         places = stall.where(folder)
-        if timeout is not None and time.time() >= began + timeout:
+        if timeout is not None and time.monotonic() >= began + timeout:
             stall.reports(folder)
             processes.end(folder, [child.pid])
             return "; ".join(places[:4]) or "where it was is not known: no process of it tells before it has imported PyTorch"
-        silent = time.time() - (stall.last_report(folder) or began)
+        silent = time.time() - (stall.last_report(folder) or wall)
         if silent >= quiet:
             for place in places[:4]:
                 say(f"no step for {silent:.0f} s{'' if timeout else ' (--timeout SECONDS ends it)'}: {place}")
@@ -313,7 +330,7 @@ def ask(stage: Stage, program: Sequence[str]) -> Answer:
     is_hopeless = largest is not None and largest.fits and outcome.missing(largest)[0] > 0
     if options.allocators or (outcome.failure is not None and not is_hopeless):
         others = compare(stage, outcome, program) if outcome.verdict != "unknown" else []
-    return Answer(outcome, largest, others, other)
+    return Answer(verdict.idle(outcome, stage.most_steps), largest, others, other)
 
 
 def write_json(path: Optional[str], content: dict[str, Any]) -> None:
@@ -334,19 +351,19 @@ def dry_run(options: argparse.Namespace, program: list[str]) -> int:
     try:
         return tell(stage, options, program, baseline)
     finally:
-        kept.clear(stage.folder.name)
+        stage.guard.close()
 
 
 def tell(stage: Stage, options: argparse.Namespace, program: list[str], baseline: Optional[limit.Baseline]) -> int:
     """Runs, prints and writes the answer, and returns the exit status."""
     if options.search is not None:
         result = searching.find(stage, options.search, program)
-        print("\n".join([searching.text(result), *cards.caveats(options.cards), *kept.lines(kept.read(stage.folder.name))]), flush=True)
+        print("\n".join([searching.text(result), *cards.caveats(options.cards), *stage.kept_lines()]), flush=True)
         write_json(options.json, {**searching.content(result), **stage.kept()})
         return UNKNOWN if result.failed is not None else FITS_NOT if result.best is None else STATUSES[result.tried[result.best].verdict]
     if len(options.cards) > 1:
         found = several.ask(stage, options.cards, program)
-        print("\n".join([several.text(program, found, options.allocator), *kept.lines(kept.read(stage.folder.name)),
+        print("\n".join([several.text(program, found, options.allocator), *stage.kept_lines(),
                          *several.hint(found, options.line)]), flush=True)
         write_json(options.json, {**several.content(program, found), **stage.kept()})
         return STATUSES[found.verdict]
@@ -354,7 +371,7 @@ def tell(stage: Stage, options: argparse.Namespace, program: list[str], baseline
     given = advice.ask(stage, answer, program, options.advise) if options.advise is not None else None
     judged = limit.judge(answer, options.limit, baseline)
     print("\n".join([verdict.text(program, answer, options.devices or 1, options.cards[0].full_title), *cards.caveats(options.cards),
-                     *kept.lines(kept.read(stage.folder.name)), *judged.lines,
+                     *stage.kept_lines(), *judged.lines,
                      *(rows.lines(given) if given is not None else advice.hint(answer, options.line))]), flush=True)
     write_json(options.json, {**verdict.content(program, answer), **judged.content, **stage.kept(),
                               **({"advice": rows.content(given)} if given is not None else {})})

@@ -44,6 +44,7 @@ class Outcome(NamedTuple):
     unknown: str = "typical"  # what unknown values were
     devices: int = 1  # that each process sees
     world: Optional[int] = None  # ranks of the job, if only some of them ran
+    is_idle: bool = False  # it made no step, and another run of the same question did: it shows nothing
 
     @property
     def own(self) -> Optional[dict[str, Any]]:
@@ -104,6 +105,8 @@ class Outcome(NamedTuple):
             return "unknown"
         if self.failure is not None:
             return "caught" if self.was_caught and not self.ranks_errors and not self.stopped else "fits not"
+        if self.is_idle:
+            return "unknown"
         if not any(report["devices"] for report in self.used) or (not self.was_ended and self.status != 0) or self.ranks_errors or self.stopped:
             return "unknown"
         return "grows" if self.was_ended and self.grows else "fits"
@@ -183,6 +186,11 @@ class Outcome(NamedTuple):
         worst, on_card = largest.worst(), largest.least_needed() - self.capacity
         own = worst[1]["live_peak"] - self.limit if worst and self.limit else 0
         return (own, True) if own > max(on_card, 0) else (max(on_card, 0), False)
+
+
+def idle(outcome: Outcome, steps: int) -> Outcome:
+    """A run without a step is no evidence if another made `steps`, unless memory ran out in it."""
+    return outcome._replace(is_idle=steps > 0 and not outcome.steps and outcome.failure is None)
 
 
 class Answer(NamedTuple):
@@ -282,6 +290,8 @@ def why_unknown(outcome: Outcome) -> str:
         return told(outcome.errors[0], outcome)
     if outcome.status and not outcome.was_ended:
         return f"the script ended with {how_it_ended(outcome.status)}" + (f", in step {outcome.steps + 1}" if outcome.used else "")
+    if outcome.is_idle:
+        return "it made no step, and another run did"
     if not outcome.reports:
         return "the script did not import a PyTorch with CUDA"
     return "the script used no GPU"
@@ -437,7 +447,8 @@ def allocator_lines(outcome: Outcome, largest: Optional[Outcome], others: Sequen
         return [f"  {ONLY_CENOTE}"] if outcome.allocator == "cenote" else []
     rows = [f"    {one.allocator:<15} {WORDS[one.verdict]}: {brief(one)}" for one in (outcome, *others)]
     fitting = [f"{one.allocator} ({TO_TYPE[one.allocator]})" if one.allocator in TO_TYPE else one.allocator for one in (outcome, *others) if one.fits]
-    return [f"  under which allocator it fits: {', '.join(fitting) or 'none of these'}", *rows]
+    none = "not known" if any(one.verdict == "unknown" for one in others) else "none of these"
+    return [f"  under which allocator it fits: {', '.join(fitting) or none}", *rows]
 
 
 def value_lines(outcome: Outcome, other: Optional[Outcome]) -> list[str]:

@@ -26,7 +26,7 @@ from cenote.inside import holdings, late_state, rise, seen, values
 from cenote.inside.moment import Moment
 from cenote.labels import hooks, step_counter
 from cenote.labels.names import Names
-from cenote.launch import environment, kept
+from cenote.launch import environment
 from cenote.native import bindings
 from cenote.remedies.program import Remedies
 
@@ -71,16 +71,22 @@ def remote(text: str) -> tuple[str, list[tuple[str, int, str]]]:
 
 
 def is_out_of_memory(error: BaseException, torch: ModuleType) -> bool:
-    """Or it was raised while the program handled one that is."""
-    if isinstance(error, torch.OutOfMemoryError):
-        return True
+    """Or it was raised while the program handled one that is. `raise e from e` makes an error its own cause."""
+    seen: set[int] = set()
+    one: Optional[BaseException] = error
+    while one is not None and id(one) not in seen:
+        if says_out_of_memory(one, torch):
+            return True
+        seen.add(id(one))
+        one = one.__cause__ or one.__context__
+    return False
+
+
+def says_out_of_memory(error: BaseException, torch: ModuleType) -> bool:
     text = str(error)
-    if REMOTE in text and remote(text)[0].startswith("torch.OutOfMemoryError: "):
+    if isinstance(error, torch.OutOfMemoryError) or (REMOTE in text and remote(text)[0].startswith("torch.OutOfMemoryError: ")):
         return True
-    if isinstance(error, RuntimeError) and ("out of memory" in text or "ALLOC_FAILED" in text) and "DefaultCPUAllocator" not in text:
-        return True
-    before = error.__cause__ or error.__context__
-    return before is not None and is_out_of_memory(before, torch)
+    return isinstance(error, RuntimeError) and ("out of memory" in text or "ALLOC_FAILED" in text) and "DefaultCPUAllocator" not in text
 
 
 class Watch:
@@ -340,8 +346,6 @@ def begin(torch: ModuleType) -> None:
     folder, steps = os.environ.get(FOLDER, ""), os.environ.get(STEPS, "0")
     if not torch.version.cuda or not os.path.isdir(folder):
         return
-    if os.environ.get(environment.DRY_FILES):
-        kept.begin(os.environ[environment.DRY_FILES])
     watch = Watch(torch, folder, int(steps))
     watch.names = hooks.label_names(torch, say)
     watch.tell_stacks()  # also while a library is compiled

@@ -11,6 +11,7 @@ No copy is left if a run that begins there could be another one than a run of a 
 were read at an import are no such reason: all runs have the same ones, apart from the folder of their reports and the name of their simulated
 machine. What is not noticed is a program that learns its arguments by another way than sys.argv, from /proc for example.
 """
+import json
 import os
 import random
 import signal
@@ -21,11 +22,15 @@ import warnings
 from typing import Any
 
 from cenote import places
+from cenote.guard import again
 from cenote.inside import fit_report
 from cenote.inside.arguments import Arguments, open_files
 from cenote.launch import environment
 
 REQUEST_MAX = 1 << 20
+HAS_WRITTEN, CANNOT = 1, 2
+WHY_NOT = {HAS_WRITTEN: "the program has written files before it reads its arguments",
+           CANNOT: "the system does not let a run from a copy begin with the files of before"}
 
 
 def look(number: int, files: set[str], arguments: Arguments) -> None:
@@ -52,13 +57,31 @@ def why_not(files: set[str]) -> str:
         return "the program uses the GPU before it reads its arguments"
     if has_children():
         return "the program has started processes before it reads its arguments"
-    folders = places.cache_folder(), watch.folder, os.environ.get(environment.DRY_FILES, watch.folder)  # compiled libraries, stacks
+    written = why_not_by_files()
+    if written:
+        return written
+    folders = places.cache_folder(), watch.folder  # compiled libraries, stacks
     ours = tuple(os.path.join(folder, "") for folder in folders)
     opened = [one.partition(" ")[2] for one in sorted(open_files() - files)]
     opened = [path for path in opened if not path.startswith(ours)]
     if opened:  # a run would go on reading where the first one stopped
         return f"the program has opened files before it reads its arguments: {opened[0]}"
     return ""
+
+
+def why_not_by_files() -> str:
+    """Each run begins from the files of before, and so has to leave what this one wrote."""
+    tree = os.environ.get(environment.DRY_FILES)
+    if not tree:
+        return ""
+    child = forked()
+    if not child:
+        status = CANNOT
+        try:
+            status = HAS_WRITTEN if again.has_written(tree) else 0
+        finally:
+            os._exit(status)
+    return WHY_NOT.get(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), "")
 
 
 def has_children() -> bool:
@@ -70,7 +93,6 @@ def has_children() -> bool:
 
 
 def tell(connection: socket.socket, message: dict[str, Any]) -> None:
-    import json
     try:
         connection.sendall(json.dumps(message).encode())
     except OSError:  # `cenote dry-run` has ended
@@ -99,7 +121,6 @@ def forked() -> int:
 
 def wait(connection: socket.socket, arguments: Arguments) -> None:
     """The copy. Returns in a run."""
-    import json
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     streams_to(os.open(os.devnull, os.O_RDWR))
     if has_used_the_driver():
@@ -157,6 +178,8 @@ def has_used_the_driver() -> bool:
 def begin_run(request: dict[str, Any], output: int, arguments: Arguments) -> None:
     assert fit_report.watch is not None
     streams_to(output)
+    if environment.DRY_FILES in request["variables"]:
+        again.begin(request["variables"][environment.DRY_FILES], request["variables"].get(environment.DRY_REDIRECT, ""))
     for name in request["without"]:
         os.environ.pop(name, None)
     os.environ.update(request["variables"])

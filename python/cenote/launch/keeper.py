@@ -12,9 +12,9 @@ import shutil
 import signal
 from contextlib import suppress
 from types import TracebackType
-from typing import Optional, Type
+from typing import Callable, Optional, Type
 
-from cenote.launch import kept, processes
+from cenote.launch import processes
 
 LINE_MAX = 1 << 16  # bytes
 ENDED = b"ended"
@@ -22,15 +22,15 @@ IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Keeper:
-    """`with Keeper(folder) as keeper: keeper.began(pid)`; leaving the block, also by an exception, says that the run has ended. `more`: folders that
-    are to go with it if the command is killed."""
+    """`with Keeper(folder) as keeper: keeper.began(pid)`; leaving the block, also by an exception, says that the run has ended. `clear`: removes
+    what else is to go if the command is killed."""
 
-    def __init__(self, folder: str, *more: str) -> None:
+    def __init__(self, folder: str, clear: Callable[[], None]) -> None:
         read, self.pipe = os.pipe()
         self.pid = os.fork()
         if not self.pid:
             try:
-                keep(read, folder, *more)
+                keep(read, folder, clear)
             finally:
                 os._exit(0)
         os.close(read)
@@ -49,18 +49,20 @@ class Keeper:
         os.waitpid(self.pid, 0)
 
 
-def keep(pipe: int, folder: str, *more: str) -> None:
+def keep(pipe: int, folder: str, clear: Callable[[], None]) -> None:
     os.setsid()
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     os.dup2(pipe, 0)  # every other file of the dry run is closed: a program that reads what it prints must not wait for us
-    os.closerange(1, os.sysconf("SC_OPEN_MAX"))
+    for name in os.listdir("/proc/self/fd"):  # the limit may be 10^9: Python closes one by one where the system has no close_range
+        if int(name):
+            with suppress(OSError):  # that of the list itself
+                os.close(int(name))
     text = b""
     while part := os.read(0, LINE_MAX):
         text += part
     lines = text.split()
     if lines[-1:] != [ENDED]:
         processes.end(folder, [int(line) for line in lines])
-        for one in (folder, *more):
-            kept.clear(one)
-            shutil.rmtree(one, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        clear()

@@ -51,7 +51,7 @@ function _shtab_cenote_using
 end
 
 set -g _shtab_cenote_commands doctor qualify run dry-run replay view completion
-set -g _shtab_cenote_opts_with_value --advise --allocator --baseline --device --devices --gpu --json --lag --limit --node --page --plot --prices --quirk --rank --repeat --report --search --seconds --seed --sim --steps --timeout --trace --under --unknown --world -o
+set -g _shtab_cenote_opts_with_value --advise --allocator --baseline --device --devices --gpu --json --keep-files --lag --limit --node --page --plot --prices --quirk --rank --repeat --report --search --seconds --seed --sim --steps --timeout --trace --under --unknown --world --writes -o
 
 complete -c cenote -e
 complete -c cenote -f
@@ -108,6 +108,9 @@ complete -c cenote -n '_shtab_cenote_using dry-run' -l advise -x -d 'also run it
 complete -c cenote -n '_shtab_cenote_using dry-run' -l limit -x -d 'for CI: exit status 7 if it fits and its peak is above SIZE'
 complete -c cenote -n '_shtab_cenote_using dry-run' -l baseline -xka "(__fish_complete_path (commandline -ct))" -d 'for CI: the difference to the run whose --json FILE is; exit status 8 if it is more than 1 %'
 complete -c cenote -n '_shtab_cenote_using dry-run' -l json -xka "(__fish_complete_path (commandline -ct))" -d 'write the verdict and all figures to FILE as well'
+complete -c cenote -n '_shtab_cenote_using dry-run' -l writes -x -d 'the script may really change this file or folder'
+complete -c cenote -n '_shtab_cenote_using dry-run' -l keep-files -x -d 'copy what the script wrote in the first run to DIR'
+complete -c cenote -n '_shtab_cenote_using dry-run' -l unprotected -d 'let the script change any file, where the system does not let cenote mount an overlay'
 complete -c cenote -n '_shtab_cenote_using dry-run' -l quiet -d 'do not show what the script prints'
 complete -c cenote -n '_shtab_cenote_using dry-run; and test $_shtab_cenote_npos -ge 0' -ka "(__fish_complete_path (commandline -ct))" -d 'a script or program with its arguments'
 complete -c cenote -n '_shtab_cenote_using; and test $_shtab_cenote_npos -eq 0' -a replay -d 'recorded allocations under cenote, PyTorch'"'"'s own allocator and its expandable segments'

@@ -66,6 +66,9 @@ _shtab_cenote_dry_run_options=(
   "--limit[for CI\: exit status 7 if it fits and its peak is above SIZE]:SIZE:"
   "--baseline[for CI\: the difference to the run whose --json FILE is\; exit status 8 if it is more than 1 \%]:FILE:_files"
   "--json[write the verdict and all figures to FILE as well]:FILE:_files"
+  "*--writes[the script may really change this file or folder]:PATH:"
+  "--keep-files[copy what the script wrote in the first run to DIR]:DIR:"
+  "--unprotected[let the script change any file, where the system does not let cenote mount an overlay]"
   "--quiet[do not show what the script prints]"
   "(*)::a script or program with its arguments:_files"
 )
