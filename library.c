@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "base/check.h"
 #include "stats/account/record.h"
 #include "stats/text/options.h"
 
@@ -312,7 +313,7 @@ static int may_be_destroyed(cenote_pool *pool)
     if (pool->groups.pins)
         return error_set(CENOTE_BUSY, 0, "memory of the pool is still pinned: cenote_unpin comes first");
     if (pool->life.users)
-        return error_set(CENOTE_BUSY, 0, "another thread is allocating from the pool, freeing, or naming a stream: destroy the pool when that is done");
+        return error_set(CENOTE_BUSY, 0, "another thread is allocating, freeing, or naming a stream: destroy the pool when that is done");
     if (pool->account.stats.blocks.current)
         return error_set(CENOTE_BUSY, 0, "%llu blocks (%llu bytes) are still live: free them first",
                          (unsigned long long)pool->account.stats.blocks.current, (unsigned long long)pool->account.stats.requested.current);
@@ -427,6 +428,7 @@ static int close_for_calls(cenote_pool *pool, tick waited, bool whole, CUresult 
     if (!error && !result && pool->store.pages.fences.freed > waited) /* fences of the wait have ticks of their own */
         error = error_set(CENOTE_BUSY, 0, "another thread has freed a block or destroyed a group just now: destroy the pool when it is done");
     pool->life.open = error != CENOTE_OK;
+    CHECK(pool->life.open || !(pool->life.away || pool->life.users)); /* invariant 31 */
     lock_give(&pool->lock);
     return error;
 }

@@ -43,27 +43,32 @@ void lanes_call_ends(struct lanes_call outer)
 /* ------------------------------------------------------------------------------------------------------------------------ finding them */
 
 /* Under which a lane is found: a hash in the shape of an address. `probe` tells apart those that share one. */
-static uint64_t lane_hash(uint64_t key, uint64_t probe)
+static uint64_t lane_hash(uint64_t key, uint32_t probe)
 {
-    uint64_t hash = (key + 1 + (probe << 57)) * 0xff51afd7ed558ccdull;
+    uint64_t hash = (key + 1 + ((uint64_t)probe << 57)) * 0xff51afd7ed558ccdull;
     hash ^= hash >> 32;
     return (hash << 9) | (1ull << 63);
 }
 
-static uint32_t find(const cenote_pool *pool, uint64_t key, const struct device *other, uint64_t *probe)
+/* Also behind gaps: of two lanes of one key the first may have gone. 0: there is none, and *free is a probe for it. */
+static uint32_t find(const cenote_pool *pool, uint64_t key, const struct device *other, uint32_t *free)
 {
-    uint32_t number;
-    for (*probe = 0; (number = index_find(&pool->lanes.by_key, lane_hash(key, *probe))); ++*probe)
-        if (lane_of(pool, number)->key == key && lane_of(pool, number)->other == other)
-            break;
-    return number;
+    *free = pool->lanes.probes + 1;
+    for (uint32_t probe = pool->lanes.probes + 1; probe--;) {
+        uint32_t number = index_find(&pool->lanes.by_key, lane_hash(key, probe));
+        if (!number)
+            *free = probe;
+        else if (lane_of(pool, number)->key == key && lane_of(pool, number)->other == other)
+            return number;
+    }
+    return 0;
 }
 
 /* The lane of a stream of this device (`other` NULL) or of another one; 0: there is none. */
 uint32_t lane_find(const cenote_pool *pool, uint64_t key, const struct device *other)
 {
-    uint64_t probe;
-    return find(pool, key, other, &probe);
+    uint32_t free;
+    return find(pool, key, other, &free);
 }
 
 /* The same of whichever device. */
@@ -86,7 +91,8 @@ void lanes_meet_captured(cenote_pool *pool, uint64_t key, CUstream stream)
 {
     bool known = touch_captures_are_announced() || stream_is_alive(pool, stream, key); /* as one that was declared immortal in a capture */
     if (!known) {
-        lock_take(&pool->lock);
+        if (pool_take_lock(pool)) /* the call will be told so */
+            return;
         known = lane_find_anywhere(pool, key) != 0;
         lock_give(&pool->lock);
     }
@@ -106,11 +112,12 @@ uint32_t lane_when_captured(const cenote_pool *pool, uint64_t key, CUstream stre
 /* The same, made if there is none. The caller names it with lane_hold at once. 0: no host memory. */
 uint32_t lane_for(cenote_pool *pool, CUstream stream, uint64_t key, struct device *other)
 {
-    uint64_t probe;
+    uint32_t probe;
     uint32_t number = find(pool, key, other, &probe);
     if (number || !index_reserve(&pool->lanes.by_key, 1) || !(number = table_take(&pool->lanes.table)))
         return number;
     index_add(&pool->lanes.by_key, lane_hash(key, probe), number);
+    pool->lanes.probes = probe > pool->lanes.probes ? probe : pool->lanes.probes;
     *lane_of(pool, number) = (struct lane){.key = key, .probe = probe, .stream = stream, .other = other,
                                            .born = pool->store.pages.fences.now};
     if (stream_key_is_captured(key)) {

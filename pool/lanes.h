@@ -27,7 +27,7 @@ struct lane_event {
 
 struct lane {
     uint64_t key;                   /* of the stream, see streams.c */
-    uint64_t probe;                 /* see lane_hash */
+    uint32_t probe;                 /* see lane_hash */
     CUstream stream;                /* its handle when it was first seen */
     uint64_t newest;                /* of one that was captured then: no stream had a greater id. 0: it was not, or that is not known */
     struct device *other;           /* whose stream it is; NULL: the pool's own device */
@@ -69,6 +69,7 @@ _Static_assert(MARKS_MAX <= FENCE_PARTS_MAX, "a fence has room for an event on e
 struct lanes {
     struct table table;
     struct index by_key;
+    uint32_t     probes;            /* the highest probe that a lane was ever entered with */
     _Atomic(uint32_t) captured;     /* of these: streams that the pool knows by their handles in captures. Read without the lock, as a hint */
     uint32_t     first_asking, last_asking, asking;
     uint32_t     first_released, last_released; /* arenas that private groups have left and replays may still write to, the oldest first */

@@ -5,13 +5,13 @@
  * without the gate (turn_take): cenote_group_destroy, cenote_pool_check, cenote_pool_watch, and the first look of peer_access_open_contexts.
  *
  * A thread that lets go of the turn for a while, to wait or for a function of the program, is `away`, and the pool does not end before it is back
- * (cenote_pool_destroy waits). So a thread has either the turn of an open pool, or is told that the pool has ended: turn_begin, turn_take, turn_try and
- * turn_go_over say so, and after the others the pool is open still (invariant 31).
+ * (cenote_pool_destroy waits). So a thread has either the turn of an open pool, or is told that the pool has ended: turn_begin, turn_take, turn_try
+ * and turn_go_over say so, and after the others the pool is open still (invariant 31).
  */
 #include "base/check.h"
 #include "pool/pool.h"
 
-/* The turn without the gate, given back with lock_give. An error: the pool has ended, maybe while this thread waited. LOCKING: not the pool's lock. */
+/* The turn without the gate, given back with lock_give. An error: the pool has ended, maybe while this thread waited. LOCKING: no lock above it. */
 int turn_take(cenote_pool *pool)
 {
     lock_take(&pool->turn);

@@ -16,6 +16,7 @@
 #include <sched.h>
 #include <time.h>
 
+#include "base/check.h"
 #include "pool/pool.h"
 
 #define NAPS_SHORT  64          /* chosen: looks that only let other threads run, some 100 us in all */
@@ -108,6 +109,7 @@ enum awaited wait_look(cenote_pool *pool, tick limit, CUresult *result)
 {
     CUresult said = CUDA_SUCCESS;
     bool again = true;
+    CHECK(pool->life.open); /* 31: a thread with the turn was told that it has not ended */
     for (int tries = 0; tries < TRIES && again; tries++) {
         uint64_t before = dropped_events(pool);
         said = events_query(pool, UINT64_MAX);

@@ -2,6 +2,7 @@
  * test_same_handle.c: a driver without ids of streams (before CUDA 12.0) gives the handle of a stream that has ended to the next one. The pool has
  * the option announced:0. A program of its own, because a process has one driver.
  */
+#include "pool/pool.h"
 #include "driver/driver.h"
 #include "tests/api/strict.h"
 
@@ -74,6 +75,34 @@ CASE(stream_of_the_same_handle_on_another_device)
     DONE(cuDevicePrimaryCtxRelease(1));
     scene.stream[B] = NULL;
     close_strict(&scene);
+}
+
+/* Two lanes may have one key where a handle is the key: the second is found, and not made anew, when the first has gone. */
+CASE(lane_stays_when_another_one_of_its_key_goes)
+{
+    struct scene scene;
+    struct device other = {0};
+    const uint64_t key = 7;
+    scene_open(&scene, CARD);
+    lock_take(&scene.pool->lock);
+    uint32_t first = lane_for(scene.pool, scene.stream[A], key, NULL);
+    lane_hold(scene.pool, first);
+    uint32_t second = lane_for(scene.pool, scene.stream[A], key, &other);
+    lane_hold(scene.pool, second);
+    EXPECT(first && second && first != second);
+    lane_drop(scene.pool, first);
+    EXPECT_EQ(lane_find(scene.pool, key, NULL), 0);
+    EXPECT_EQ(lane_find(scene.pool, key, &other), second);
+    uint32_t third = lane_for(scene.pool, scene.stream[A], key, NULL);
+    lane_hold(scene.pool, third);
+    EXPECT_EQ(lane_find(scene.pool, key, NULL), third);
+    lane_drop(scene.pool, second);
+    EXPECT_EQ(lane_find(scene.pool, key, NULL), third);
+    lane_drop(scene.pool, third);
+    EXPECT_EQ(lane_find(scene.pool, key, NULL), 0);
+    EXPECT_EQ(lane_find(scene.pool, key, &other), 0);
+    lock_give(&scene.pool->lock);
+    scene_close(&scene);
 }
 
 /* ------------------------------------------------------------------------------------------------- a stream that ends in a moment */
