@@ -53,6 +53,21 @@ CASE(mistakes_in_options_are_named)
     EXPECT(strstr(cenote_host_options_help(), "chunk_mib"));
 }
 
+CASE(the_first_block_opens_with_the_defaults)
+{
+    struct scene scene;
+    void *block = NULL;
+    struct sim_shape shape = scene_card(64 * MIB);
+    scene_open_card(&scene, &shape);
+    setenv("CENOTE_HOST_CONF", "limit:4MiB", 1);
+    EXPECT_EQ(cenote_host_alloc(0, 5 * MIB, &block), CENOTE_OUT_OF_HOST_MEMORY);
+    unsetenv("CENOTE_HOST_CONF");
+    EXPECT_EQ(cenote_host_open(NULL), CENOTE_BUSY);
+    DONE(cenote_host_free(pinned_take(3 * MIB)));
+    EXPECT_EQ(cenote_host_alloc(0, 5 * MIB, &block), CENOTE_OUT_OF_HOST_MEMORY);
+    pinned_close(&scene);
+}
+
 CASE(a_limit_holds)
 {
     struct scene scene;
