@@ -14,8 +14,8 @@ TABLE = pathlib.Path("sim/entries/answers.txt")
 SECTION = "## What cenote assumes"
 
 
-# A driver around the simulated one. `after`: after cuProfilerStop the process dies when it waits for the context. `shut`: a context that is lost cannot
-# be made current. Each process that loads it leaves a byte in a file.
+# A driver around the simulated one. `after`: after cuProfilerStop the process dies when it waits for the context. `shut`: a context that is lost
+# cannot be made current. Each process that loads it leaves a byte in a file.
 OTHER_DRIVER = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -75,8 +75,8 @@ def with_other_drivers() -> int:
         simulated = (pathlib.Path(os.environ["CENOTE_BUILD"]) / "sim/libcuda.so.1").read_bytes()
         (folder / "libcudb.so.1").write_bytes(simulated.replace(b"libcuda.so.1", b"libcudb.so.1"))
         (folder / "other.c").write_text(OTHER_DRIVER)
-        subprocess.run(["cc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1,--no-as-needed", "other.c", "-o", "libcuda.so.1", "-L.", "-l:libcudb.so.1",
-                        f"-Wl,-rpath,{folder}"], cwd=folder, check=True)
+        subprocess.run(["cc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1,--no-as-needed", "other.c", "-o", "libcuda.so.1", "-L.",
+                        "-l:libcudb.so.1", f"-Wl,-rpath,{folder}"], cwd=folder, check=True)
         done = ask(str(TABLE), driver=name, OTHER_DRIVER="after", OTHER_LOADS=name + "/after")
         if done.returncode:
             print(f"a driver with which a process dies after a call has answered:\n{done.stdout[-500:]}")
