@@ -128,33 +128,6 @@ static int watch_process(void)
 
 /* --- starting the driver */
 
-static int find_entries(void)
-{
-    enum driver_call lacking = driver_resolve(&found, dlsym, library);
-    int known = 0;
-    if (found.cuDriverGetVersion && found.cuDriverGetVersion(&known) == CUDA_SUCCESS)
-        atomic_store(&version, known);
-    if (lacking == DRIVER_CALLS)
-        return CENOTE_OK;
-    int needed = driver_call_version(lacking);
-    return fail(CENOTE_DRIVER_TOO_OLD, "the CUDA driver (version %d.%d) lacks %s of CUDA %d.%d: install a newer driver",
-                known / 1000, known % 1000 / 10, driver_call_name(lacking), needed / 1000, needed % 1000 / 10);
-}
-
-static int open_library(void)
-{
-    if (library)
-        return CENOTE_OK;
-    const char *chosen = secure_getenv("CENOTE_DRIVER");
-    const char *path = chosen && *chosen ? chosen : "libcuda.so.1";
-    library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (library)
-        return CENOTE_OK;
-    return fail(CENOTE_NO_DRIVER, "no CUDA driver: %s. %s", dlerror(),
-                path == chosen ? "CENOTE_DRIVER names the library to load"
-                               : "Install the NVIDIA driver, run the container with GPU access, or name another library in CENOTE_DRIVER");
-}
-
 /* What an answer of cuInit means to a user. */
 static const struct refusal {
     CUresult    result;
@@ -177,6 +150,43 @@ static int refuse(CUresult result)
         if (refusals[i].result == result)
             return fail(refusals[i].error, "cuInit says %s: %s", driver_result_name(result), refusals[i].advice);
     return fail(CENOTE_NO_DEVICE, "cuInit says %s", driver_result_name(result));
+}
+
+/* A child of a fork of a program that had started the driver itself: it may be told of no entry point, and has no version. */
+static bool is_left_without_driver(void)
+{
+    CUresult (*init)(unsigned);
+    *(void **)&init = dlsym(library, "cuInit");
+    return init && init(0) == CUDA_ERROR_NOT_INITIALIZED;
+}
+
+static int find_entries(void)
+{
+    enum driver_call lacking = driver_resolve(&found, dlsym, library);
+    int known = 0;
+    if (found.cuDriverGetVersion && found.cuDriverGetVersion(&known) == CUDA_SUCCESS)
+        atomic_store(&version, known);
+    if (lacking == DRIVER_CALLS)
+        return CENOTE_OK;
+    if (!known && is_left_without_driver())
+        return refuse(CUDA_ERROR_NOT_INITIALIZED);
+    int needed = driver_call_version(lacking);
+    return fail(CENOTE_DRIVER_TOO_OLD, "the CUDA driver (version %d.%d) lacks %s of CUDA %d.%d: install a newer driver",
+                known / 1000, known % 1000 / 10, driver_call_name(lacking), needed / 1000, needed % 1000 / 10);
+}
+
+static int open_library(void)
+{
+    if (library)
+        return CENOTE_OK;
+    const char *chosen = secure_getenv("CENOTE_DRIVER");
+    const char *path = chosen && *chosen ? chosen : "libcuda.so.1";
+    library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (library)
+        return CENOTE_OK;
+    return fail(CENOTE_NO_DRIVER, "no CUDA driver: %s. %s", dlerror(),
+                path == chosen ? "CENOTE_DRIVER names the library to load"
+                               : "Install the NVIDIA driver, run the container with GPU access, or name another library in CENOTE_DRIVER");
 }
 
 static int start(const struct driver *driver)

@@ -99,15 +99,15 @@ static int open_parts(struct host *h)
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "the process has as many keys for the end of threads (pthread_key_create) as there can be");
     if (!driver_stay_loaded())
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "the library cannot be kept loaded: %s", dlerror());
-    int error = jemalloc_table() ? open_topology(h) : CENOTE_NOT_SUPPORTED;
-    if (error)
-        return error;
+    if (!jemalloc_table())
+        return CENOTE_NOT_SUPPORTED;
     uint64_t memory = machine_memory();
     uint64_t addresses = memory * ADDRESSES_RATIO > ADDRESSES_LEAST ? memory * ADDRESSES_RATIO : ADDRESSES_LEAST;
     h->limit = limit_of(&h->options, memory);
     if (!pieces_open(h, addresses))
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no addresses, or no host memory for bookkeeping (see ulimit -v)");
-    return arenas_open(h);
+    int error = open_topology(h); /* last of what may fail again and again: it takes milliseconds */
+    return error ? error : arenas_open(h);
 }
 
 /* After pin_release; what the driver would not let go of stays where it is. LOCKING: `host_opening`. */

@@ -12,7 +12,9 @@
  *
  * When a thread ends it gives back what it kept, and the structure waits for the next thread. A program cannot know when that happens (a thread
  * that has been waited for may still be ending, and others end on their own), so it may be while pinned memory is closed: `host_opening` keeps
- * the two apart.
+ * the two apart. A thread may call again while it ends, in destructors of its own, and begins anew. If it does so after the last round of destructors
+ * that the system gives it, no call says that it has ended: its structure stays taken until pinned memory is closed. Its blocks do not: what it
+ * kept is taken by those that need memory, as from any thread.
  *
  * LOCKING: `host_opening` while a thread ends. What a thread keeps is for its owner between enter and leave, and for another thread between
  * enter_other and leave_other. `lock` may be taken there, by pieces.c, also from jemalloc's hooks.

@@ -145,6 +145,26 @@ CASE(a_leak_is_named)
 }
 
 /* Each step there was left some, though there were fewer than are looked at. */
+/* Innermost first, so what few are kept is how more begin. */
+CASE(as_many_functions_are_kept_as_the_option_says)
+{
+    char words[2048];
+    for (uint32_t sites = 0; sites <= 3; sites++) {
+        struct scene scene;
+        uint32_t functions = 1;
+        open_with_sites(&scene, sites);
+        void *block = leaky_function(&scene, MIB);
+        uint32_t site = piece_of(&scene, block).site;
+        EXPECT_EQ(site != 0, sites > 0);
+        if (cenote_site_text(site, words, sizeof words))
+            for (const char *next = words; (next = strstr(next, " < ")); next++)
+                functions++;
+        EXPECT_EQ(functions, sites ? sites : 1);
+        DONE(cenote_free(block));
+        scene_close(&scene);
+    }
+}
+
 CASE(fewer_steps_than_are_looked_at)
 {
     struct scene scene;

@@ -268,23 +268,30 @@ CASE(when_a_group_may_become_plain)
 }
 
 /* graphs:plain is for groups that are private, whatever flags come and go. */
-CASE(the_option_is_for_private_groups)
+static void private_groups_have(uint32_t graphs)
 {
     struct scene scene;
     struct sim_shape shape = scene_card(CARD);
     cenote_options options = scene_options();
-    options.graphs = CENOTE_GRAPHS_PLAIN;
+    options.graphs = graphs;
     scene_open_with(&scene, &shape, &options);
     cenote_group *graph = group_with(&scene, CENOTE_GROUP_PRIVATE), *open = group_with(&scene, 0);
     DONE(cenote_group_set_flags(graph, CENOTE_GROUP_PRIVATE | CENOTE_GROUP_LEND));
     struct held held[2] = {take_of(graph, MIB, scene.stream[A]), take_of(open, MIB, scene.stream[A])};
-    EXPECT_EQ(legacy_capable(held[0].at), 1);
+    EXPECT_EQ(legacy_capable(held[0].at), graphs == CENOTE_GRAPHS_PLAIN);
     EXPECT_EQ(legacy_capable(held[1].at), 0);
     held_give(&held[0]);
     held_give(&held[1]);
     DONE(cenote_group_destroy(graph));
     DONE(cenote_group_destroy(open));
     scene_close(&scene);
+}
+
+CASE(the_option_is_for_private_groups)
+{
+    private_groups_have(CENOTE_GRAPHS_PLAIN);
+    private_groups_have(CENOTE_GRAPHS_PAGES);
+    private_groups_have(CENOTE_GRAPHS_AUTO); /* no adapter has asked for the other */
 }
 
 /* A provider whose memory is of one kind has it for plain groups too, but for async: there segments of cuMemAlloc are the other kind. */

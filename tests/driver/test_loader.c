@@ -335,6 +335,24 @@ CASE(a_fork_has_no_driver)
     EXPECT_EQ(saw[2].number, false);
 }
 
+static void start_without_us_and_fork(void *sights)
+{
+    struct sight *sight = sights;
+    REQUIRE_EQ(cuInit(0), CUDA_SUCCESS);
+    child_run(look_at_fork, &sight[0]);
+    look(&sight[1]);
+}
+
+/* It is not told to install another driver. */
+CASE(a_fork_of_a_program_that_started_the_driver_itself)
+{
+    const struct sight *saw = tell(start_without_us_and_fork);
+    EXPECT(!saw[0].ok);
+    EXPECT_EQ(saw[0].error, CENOTE_FORKED);
+    EXPECT(strstr(saw[0].message, "a fork of one that uses CUDA"));
+    EXPECT(saw[1].ok);
+}
+
 static struct sight *at_init;
 
 static CUresult init_with_a_fork(unsigned flags)

@@ -40,7 +40,7 @@ CASE(all_of_a_chunk_comes_back)
     for (int i = 0; i < 64; i++)
         block[i] = pinned_take(600 * KIB + (size_t)i * 7919);
     uint64_t chunks = pinned_chunks();
-    EXPECT(chunks > 1);
+    EXPECT(chunks > 1 && chunks < 64); /* blocks share them */
     for (int i = 0; i < 64; i += 2)
         DONE(cenote_host_free(block[i]));
     DONE(cenote_host_check());

@@ -1,4 +1,5 @@
 /* test_limits.c: options and where they come from; limits; how memory goes back by step, by time and on demand. */
+#include "base/memory.h"
 #include "tests/host/pinned.h"
 #include "tests/patience.h"
 
@@ -51,6 +52,36 @@ CASE(mistakes_in_options_are_named)
     options.unused = 1;
     EXPECT_EQ(cenote_host_open(&options), CENOTE_INVALID);
     EXPECT(strstr(cenote_host_options_help(), "chunk_mib"));
+}
+
+CASE(the_first_block_opens_with_the_defaults)
+{
+    struct scene scene;
+    void *block = NULL;
+    struct sim_shape shape = scene_card(64 * MIB);
+    scene_open_card(&scene, &shape);
+    setenv("CENOTE_HOST_CONF", "limit:4MiB", 1);
+    EXPECT_EQ(cenote_host_alloc(0, 5 * MIB, &block), CENOTE_OUT_OF_HOST_MEMORY);
+    unsetenv("CENOTE_HOST_CONF");
+    EXPECT_EQ(cenote_host_open(NULL), CENOTE_BUSY);
+    DONE(cenote_host_free(pinned_take(3 * MIB)));
+    EXPECT_EQ(cenote_host_alloc(0, 5 * MIB, &block), CENOTE_OUT_OF_HOST_MEMORY);
+    pinned_close(&scene);
+}
+
+/* hwloc takes milliseconds, and a program that has no memory asks for a block again and again. */
+CASE(without_memory_for_books_no_machine_is_read)
+{
+    struct scene scene;
+    cenote_host_options options = pinned_options();
+    struct sim_shape shape = scene_card(64 * MIB);
+    scene_open_card(&scene, &shape);
+    options.topology = TOPOLOGIES "no-such-file.xml";
+    memory_fail(2, true);
+    EXPECT_EQ(cenote_host_open(&options), CENOTE_OUT_OF_HOST_MEMORY);
+    memory_fail(0, false);
+    EXPECT_EQ(cenote_host_open(&options), CENOTE_BAD_OPTION);
+    scene_close(&scene);
 }
 
 CASE(a_limit_holds)

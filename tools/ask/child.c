@@ -206,10 +206,20 @@ static struct answer ask(struct scene *s, const struct row *row, const struct st
     return answer;
 }
 
-/* Is the process as before the call? `expected`: what a context that is as it was says. */
-static bool is_sound(const struct scene *s, CUresult expected)
+/* What a thread hears that takes the context up and waits for it. */
+struct health { CUresult taken, waited; };
+
+static struct health health_of(const struct calls *d, CUcontext context)
 {
-    return !s->d->cuCtxSetCurrent(s->context) && (expected || (s->own && s->beside)) && s->d->cuCtxSynchronize() == expected;
+    CUresult taken = d->cuCtxSetCurrent(context);
+    return (struct health){taken, d->cuCtxSynchronize()};
+}
+
+/* Is the process as before the call? */
+static bool is_sound(const struct scene *s, struct health before)
+{
+    struct health now = health_of(s->d, s->context);
+    return now.taken == before.taken && now.waited == before.waited && (now.waited || (s->own && s->beside));
 }
 
 static void tell(int pipe, const struct answer *answer)
@@ -229,7 +239,8 @@ static void ask_lost(const struct calls *calls, size_t first, int pipe)
         is_made[i] = made(&scenes[i], calls, &rows[i]);
     if (scene_base(&scenes[count], calls) || scene_lose(&scenes[count]))
         _exit(1);
-    CUresult lost = calls->cuCtxSynchronize();
+    calls->cuCtxSynchronize(); /* from here on all calls know */
+    struct health lost = health_of(calls, scenes[count].context);
     for (size_t i = first; i < count; i++) {
         struct answer answer = {.kind = ABSENT};
         if (is_made[i])
@@ -256,7 +267,7 @@ void child_run(enum state state, size_t first, int pipe)
         if (is_made)
             answer = ask(&scene, &rows[i], &states[state]);
         tell(pipe, &answer);
-        if (is_made && !is_sound(&scene, CUDA_SUCCESS))
+        if (is_made && !is_sound(&scene, (struct health){CUDA_SUCCESS, CUDA_SUCCESS}))
             break;
     }
     _exit(0);

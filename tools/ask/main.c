@@ -31,15 +31,15 @@ static size_t collect(struct answer *answers, enum state state, size_t row, int 
     int status = 0;
     while (row < row_count() && poll(&wait, 1, LIMIT_MS) > 0 && read(pipe, &answer, sizeof answer) == sizeof answer)
         answers[row++ * STATES + state] = answer;
-    if (row < row_count() && !(wait.revents & POLLHUP))
+    bool hangs = row < row_count() && !(wait.revents & POLLHUP);
+    if (hangs)
         kill(child, SIGKILL);
     waitpid(child, &status, 0);
     if (WIFEXITED(status) && WEXITSTATUS(status) == 2) {
         fprintf(stderr, "cenote-ask: no libcuda.so.1\n");
         exit(2);
     }
-    bool in_peace = WIFEXITED(status) && !WEXITSTATUS(status) && row > first;
-    if (row < row_count() && !in_peace)
+    if (row < row_count() && (hangs || row == first)) /* it may be the last answer that a later call died of: the row is asked first by another */
         answers[row++ * STATES + state].kind = DIED;
     return row;
 }
