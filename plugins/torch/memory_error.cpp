@@ -17,10 +17,19 @@
 namespace cenote_torch
 {
 
-/* The end of PyTorch's message, without the advice that does not apply to cenote. */
+/* What stands in the place of PyTorch's advice to set expandable_segments:True, which PyTorch's own allocator alone obeys. */
+static std::string instead_of_segments(int provider)
+{
+    if (provider == CENOTE_VMM)
+        return "cenote moves what is unallocated to where it is needed, so that PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True would not help.";
+    const char *now = provider == CENOTE_GUARD ? "CENOTE_CONF=provider:guard gives each block pages of its own; provider:vmm takes less, and "
+                                               : "cenote has segments here, which do not move. CENOTE_CONF=provider:vmm, where the GPU allows it, ";
+    return std::string(now) + "moves what is unallocated to where it is needed. PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True has no effect.";
+}
+
+/* The end of PyTorch's message. */
 static const char *const LAST_WORDS =
-    "\ncenote moves what is unallocated to where it is needed, so that PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True would not help. See "
-    "documentation for Memory Management  "
+    " See documentation for Memory Management  "
     "(https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)";
 
 /* A dry run says what would help, of the whole program and in numbers: advice about what has happened so far would contradict it. */
@@ -98,7 +107,7 @@ void Adapter::fail(int error, DeviceIndex device, size_t bytes)
     if (secure_getenv("CENOTE_DRY_RUN"))
         words = without_advice(words);
     if (error == CENOTE_OUT_OF_MEMORY)
-        words += LAST_WORDS;
+        words += "\n" + instead_of_segments(cenote_pool_provider(pool(device))) + LAST_WORDS;
     TORCH_CHECK_WITH(OutOfMemoryError, false, words);
 }
 

@@ -48,6 +48,28 @@ def test_pytorchs_words_come_first_then_advice_then_the_table():
     del live
 
 
+@pytest.mark.parametrize(
+    "provider, says",
+    [
+        ("vmm", "needed, so that PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True would not help. See"),
+        ("async", "segments here, which do not move. CENOTE_CONF=provider:vmm, where the GPU allows it, moves"),
+        ("plain", "segments here, which do not move. CENOTE_CONF=provider:vmm, where the GPU allows it, moves"),
+        ("guard", "each block pages of its own; provider:vmm takes less"),
+    ],
+)
+def test_what_a_provider_does_not_move_is_not_said_to_move(provider, says):
+    code = """
+        import torch
+        try:
+            torch.empty(8 << 30, dtype=torch.uint8, device="cuda")
+        except torch.OutOfMemoryError as error:
+            print(error)
+    """
+    said = simulated.forked(code, shape="capacity:4GiB,devices:1", whole=True, CENOTE_CONF=f"provider:{provider}").stdout
+    assert says in said and ("has no effect. See documentation for Memory Management  (" in said) == (provider != "vmm")
+    assert ("would not help" in said) == (provider == "vmm")
+
+
 def test_the_same_on_demand():
     live = block(GIB)
     said = cenote.explain()
