@@ -147,9 +147,9 @@ static uint32_t most_leavers(cenote_pool *pool, const struct leave *leave, bool 
 
 /*
  * Picks the next pages to go, no more than bring `reserved` down to `keep`. They are leaving when this returns. Other threads may have the lock now
- * and then, and take pages that were picked: those stay.
+ * and then, and take pages that were picked: those stay, and are no sign that nothing else may go (*taken).
  */
-static uint32_t pick_leavers(cenote_pool *pool, const struct leave *leave, bool segments, struct pick *picks, uint32_t most)
+static uint32_t pick_leavers(cenote_pool *pool, const struct leave *leave, bool segments, struct pick *picks, uint32_t most, bool *taken)
 {
     struct pages *s = &pool->store.pages;
     struct picker picker = {.latest = leave->latest, .segments = segments, .skip_sources = leave->skip_sources, .only_arena = leave->only_arena,
@@ -163,8 +163,11 @@ static uint32_t pick_leavers(cenote_pool *pool, const struct leave *leave, bool 
     lock_take(&pool->lock);
     uint32_t count = 0;
     uint64_t left = s->reserved;
+    *taken = false;
     for (uint32_t i = 0; i < picker.count && left > leave->keep; i++) {
-        if (pages_may_be_taken(s, &picker, picks[i].page)) {
+        bool may_go = pages_may_be_taken(s, &picker, picks[i].page);
+        *taken |= !may_go;
+        if (may_go) {
             left -= page_of(s, picks[i].page)->bytes;
             pages_leave(s, picks[i].page);
             picks[count++] = picks[i];
@@ -212,9 +215,10 @@ static uint64_t trim_kind(cenote_pool *pool, const struct leave *leave, bool seg
     struct pick few[BATCH], *picks = few;
     uint32_t room = BATCH, most, count;
     uint64_t sum = 0;
+    bool taken;
     while (!pool_is_capturing(pool) && (most = most_leavers(pool, leave, segments)) &&
-           (count = pick_leavers(pool, leave, segments, picks, most < room ? most : room)) &&
-           release_leavers(pool, segments, picks, count, &sum) && count == room)
+           ((count = pick_leavers(pool, leave, segments, picks, most < room ? most : room, &taken)) || taken) &&
+           release_leavers(pool, segments, picks, count, &sum) && (count == room || taken))
         if (picks == few && (picks = memory_map(most * sizeof *picks)))
             room = most;
         else if (!picks)

@@ -125,23 +125,24 @@ static void lift_page(struct fill *f, struct pages *s, const struct requester *w
     e->past = pages_lift(s, e->page, (struct slot_ref){f->region->number, e->slot});
 }
 
-/* The next page of that grade that was picked and may still move. 0: there is none. */
-static uint32_t next_pick(struct fill *f, const struct pages *s, uint32_t grade)
-{
-    const struct picker *k = &f->pickers[grade];
-    uint32_t page = 0;
-    while (!page && f->picked[grade] < k->count) {
-        page = k->picks[f->picked[grade]++].page;
-        page = f->is_held && !pages_may_be_taken(s, k, page) ? 0 : page;
-    }
-    return page;
-}
-
 static void count_new(struct fill *f, const struct pages *s, uint32_t grade, uint32_t pages)
 {
     f->creates += pages;
     f->create_bytes += (uint64_t)pages << s->shifts[grade];
     f->top = pages && grade > f->top ? grade : f->top;
+}
+
+/* The next page of that grade that was picked and may still move; for each that may not any more one is created. 0: there is none. */
+static uint32_t next_pick(struct fill *f, const struct pages *s, uint32_t grade)
+{
+    const struct picker *k = &f->pickers[grade];
+    while (f->picked[grade] < k->count) {
+        uint32_t page = k->picks[f->picked[grade]++].page;
+        if (!f->is_held || pages_may_be_taken(s, k, page))
+            return page;
+        count_new(f, s, grade, 1);
+    }
+    return 0;
 }
 
 /*
@@ -155,13 +156,10 @@ bool fill_lift(struct fill *f, struct pages *s, const struct requester *who, uin
         bit_set(f->region->transit, e->slot);
         if (e->stays && f->is_held)
             continue; /* it belongs to the slot already */
-        bool is_expected = !e->stays && f->picked[e->grade] < f->pickers[e->grade].count;
         if (!e->stays)
             e->page = next_pick(f, s, e->grade);
         if (e->page)
             lift_page(f, s, who, e);
-        else if (is_expected)
-            count_new(f, s, e->grade, 1);
     }
     return f->lifted < f->count;
 }

@@ -190,8 +190,8 @@ void pages_disown(struct pages *s, struct region *r, uint32_t from, uint32_t to,
         r->freed[slot] = r->freed[slot] > freed ? r->freed[slot] : freed; /* blocks that were pending come late with an early tick */
     for (uint32_t slot = first; (slot = bits_next(r->sole, slot, last, false)) < last; slot++) {
         struct page *p = page_of(s, r->page[slot]);
-        if (!slot_ref_is(p->owner, r->number, slot))
-            continue; /* in transit when a fill failed: nothing came */
+        if (!r->page[slot] || !slot_ref_is(p->owner, r->number, slot))
+            continue; /* in transit when a fill failed, or a plan, which may come before the table has any memory: nothing came */
         p->owner = (struct slot_ref){0, 0};
         p->freed = p->freed > r->freed[slot] ? p->freed : r->freed[slot];
         p->arena = freed ? r->arena : p->arena; /* the program never had an abandoned block: the page is its last user's */

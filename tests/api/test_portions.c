@@ -127,6 +127,27 @@ CASE(a_large_plan_that_is_undone)
     scene_close(&scene);
 }
 
+/* The first allocation of a pool is a large one, and host memory is lacking at any moment: the place is given back, and the next attempt succeeds. */
+CASE(a_large_plan_without_host_memory)
+{
+    bool failed = true;
+    for (uint64_t nth = 1; failed; nth++) {
+        struct scene scene;
+        void *large = NULL;
+        scene_open(&scene, CARD);
+        memory_fail(nth, false);
+        int error = cenote_alloc(scene.pool, LARGE, scene.stream[A], &large);
+        failed = memory_failed() != 0;
+        memory_fail(0, false);
+        EXPECT(!error || error == CENOTE_OUT_OF_HOST_MEMORY);
+        DONE(cenote_pool_check(scene.pool));
+        if (error)
+            DONE(cenote_alloc(scene.pool, LARGE, scene.stream[A], &large));
+        DONE(cenote_free(large));
+        scene_close(&scene);
+    }
+}
+
 /* Each stream counts once, however many there are, and the block comes back after the last. */
 CASE(a_block_with_many_uses)
 {

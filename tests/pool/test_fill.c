@@ -231,6 +231,32 @@ CASE(over_the_limit_nothing_is_planned)
     EXPECT_SOUND();
 }
 
+/* The steps of a large plan, with other threads between them: of three pages that were picked they take the two that come first. */
+CASE(pages_that_were_taken_between_the_steps_are_created)
+{
+    struct region *r = store_region(4, 1, false), *other = store_region(3, 1, false);
+    struct requester who = store_requester(r);
+    for (uint32_t slot = 0; slot < 3; slot++)
+        new_page(other, slot);
+    use(other, 0, 3);
+    let_go(other, 0, 3);
+    REQUIRE(fill_hold(&fill, &store, &who, r, 0, 4, 0));
+    fill_pick(&fill, &store, &who, GRADE_SMALL);
+    while (pages_pick_some(&store, &fill.pickers[GRADE_SMALL], 1)) {}
+    pages_pick_sort(&fill.pickers[GRADE_SMALL]);
+    fill_picked(&fill, &store, GRADE_SMALL);
+    EXPECT_EQ(fill.creates, 1);
+    use(other, 0, 2);
+    while (fill_lift(&fill, &store, &who, 1)) {}
+    EXPECT_EQ(fill.creates, 3);
+    EXPECT_EQ(fill.create_bytes, 3 * STORE_PAGE); /* no limit is passed, and the table has room */
+    EXPECT_EQ(fill.harvests, 1);
+    REQUIRE_EQ(run(r, 0, 4), CUDA_SUCCESS);
+    EXPECT_EQ(card.creates, 3);
+    EXPECT(range_is_whole(r, 0, 4));
+    EXPECT_SOUND();
+}
+
 CASE(without_host_memory_nothing_is_planned)
 {
     struct region *r = store_region(8, 1, false);
