@@ -57,9 +57,11 @@ static void answer(struct place *p, const cenote_block *block, CUpointer_attribu
         *(CUcontext *)data = is_for_all ? atomic_load(&p->context) : NULL;
         break;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
         *(CUdeviceptr *)data = (CUdeviceptr)(uintptr_t)block->start;
         break;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
         *(size_t *)data = block->requested;
         break;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: /* a handle would be of a page, not of the block: cuMemRetainAllocationHandle refuses, too */
@@ -69,6 +71,7 @@ static void answer(struct place *p, const cenote_block *block, CUpointer_attribu
         *(unsigned *)data = is_for_all;
         break;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
         *(unsigned long long *)data = identity_of(block->start);
         break;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
@@ -85,9 +88,11 @@ static void answer_of_import(const cenote_block *block, CUpointer_attribute attr
 {
     switch ((int)attribute) {
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
         *(CUdeviceptr *)data = (CUdeviceptr)(uintptr_t)block->start;
         break;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
         *(size_t *)data = block->requested;
         break;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
