@@ -40,8 +40,11 @@ CUresult serve_cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr at)
     struct place *p = handle ? place_of_block(at, &block) : NULL;
     if (!p)
         return real()->cuIpcGetMemHandle(handle, at);
-    if (!place_is_for_all(p, &block) || memory_is_kept(block.start))
-        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = memory_ask(p);
+    if (!result && (!place_is_for_all(p, &block) || memory_is_kept(block.start)))
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result)
+        return result;
     int error = cenote_export(block.start, &share);
     if (!error) {
         atomic_store(&own_name, share.words[1]);
@@ -63,8 +66,9 @@ static CUresult open(CUdeviceptr *at, CUipcMemHandle handle, unsigned int flags,
     void *address;
     memcpy(&share, &handle, sizeof share);
     struct place *p = at && flags == CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS ? place_here() : NULL;
-    if (p && is_own(&share))
-        return CUDA_ERROR_INVALID_CONTEXT;
+    CUresult result = p ? memory_ask(p) : CUDA_SUCCESS;
+    if (result || (p && is_own(&share)))
+        return result ? result : CUDA_ERROR_INVALID_CONTEXT;
     int error = !p ? CENOTE_INVALID
               : place_is_primary(p) ? cenote_import(&share, sizeof share, p->device, &address)
               : cenote_pool_import(p->pool, &share, sizeof share, &address);

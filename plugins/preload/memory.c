@@ -105,11 +105,8 @@ bool memory_take(struct place *p, struct family *family, CUdeviceptr *at, size_t
     return true;
 }
 
-/*
- * While a capture is open the driver says whether memory for all streams may be taken, and ends what captures it ends by that. It is asked for the
- * state of a stream that has no work: it refuses that when it refuses cuMemAlloc (sim/entries/answers.txt), and nothing has to be given back.
- */
-static CUresult ask_for_a_take(const struct place *p)
+/* A stream that has no work: the driver refuses the question when it refuses cuMemAlloc (sim/entries/answers.txt); nothing has to be given back. */
+CUresult memory_ask(const struct place *p)
 {
     CUresult result = captures_may_be_open() ? real()->cuStreamQuery(p->still) : CUDA_SUCCESS;
     return result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result;
@@ -117,7 +114,7 @@ static CUresult ask_for_a_take(const struct place *p)
 
 static bool take_for_all(struct place *p, CUdeviceptr *at, size_t bytes, CUresult *result)
 {
-    *result = ask_for_a_take(p);
+    *result = memory_ask(p);
     return *result || memory_take(p, NULL, at, bytes, p->still, result);
 }
 
