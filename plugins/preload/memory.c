@@ -457,7 +457,9 @@ CUresult serve_cuMemFree_v2(CUdeviceptr at)
     struct place *p = place_of_block(at, &block);
     if (!p)
         return real()->cuMemFree_v2(at);
-    if (block.start != address(at) || memory_is_kept(block.start))
-        return CUDA_ERROR_INVALID_VALUE;
+    if (block.start != address(at) || memory_is_kept(block.start)) {
+        CUresult result = memory_ask(p);
+        return result ? result : CUDA_ERROR_INVALID_VALUE;
+    }
     return place_is_for_all(p, &block) ? free_for_all(p, &block) : free_in_order(p, &block);
 }

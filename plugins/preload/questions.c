@@ -175,8 +175,8 @@ CUresult serve_cuPointerSetAttribute(const void *value, CUpointer_attribute attr
 
 /*
  * What a program does to pages that it has mapped itself the driver refuses to do to memory of cuMemAlloc. Pages under a block are cenote's, also
- * when the block is freed, and those of another process are that one's. The driver is asked of address 0 instead, where no memory is: it may refuse the
- * call for another reason, and end a capture by that.
+ * when the block is freed, and those of another process are that one's. The driver is asked of address 0 instead, where no memory is: it may refuse
+ * the call for another reason, and end a capture by that.
  */
 static bool is_no_page_of_the_programs(CUdeviceptr at)
 {

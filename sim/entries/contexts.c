@@ -113,7 +113,10 @@ CUresult context_release_primary(CUdevice device)
     return CUDA_SUCCESS;
 }
 
-/* It ends the context, and memory of the default pool. It releases the context for no caller: each that has retained it has to release it still. The next to retain it finds a new one. */
+/*
+ * It ends the context, and memory of the default pool. It releases the context for no caller: each that has retained it has to release it still. The
+ * next to retain it finds a new one.
+ */
 CUresult context_reset_primary(CUdevice device)
 {
     if (!device_exists(device))
