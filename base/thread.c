@@ -1,6 +1,5 @@
 /*
- * thread.c: threads. All are counted, when they first ask for their number. Threads of our own block all signals, which are for the program's
- * threads; their stacks come from the C library.
+ * thread.c: threads of our own. They block all signals, which are for the program's threads; their stacks come from the C library.
  *
  * LOCKING: none.
  */
@@ -9,18 +8,8 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 
 #include "base/memory.h"
-
-uint64_t thread_number(void)
-{
-    static _Atomic(uint64_t) threads;
-    static _Thread_local uint64_t mine;
-    if (!mine)
-        mine = atomic_fetch_add(&threads, 1) + 1;
-    return mine;
-}
 
 bool thread_start(const char *name, void *(*run)(void *))
 {

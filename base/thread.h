@@ -1,4 +1,4 @@
-/* thread.h: threads: the number of the calling one, and those of our own beside the program's. See thread.c. */
+/* thread.h: threads: the number of the calling one, and those of our own beside the program's. See thread_number.c and thread.c. */
 #ifndef CENOTE_BASE_THREAD_H
 #define CENOTE_BASE_THREAD_H
 

@@ -13,7 +13,7 @@ if(CENOTE_SANITIZE)
         set_source_files_properties(${CMAKE_SOURCE_DIR}/plugins/preload/${file} PROPERTIES COMPILE_OPTIONS "-fno-sanitize=all")
     endforeach()
 endif()
-add_library(cenote_serving OBJECT ${serving_sources} ${CMAKE_SOURCE_DIR}/base/check.c)
+add_library(cenote_serving OBJECT ${serving_sources} ${CMAKE_SOURCE_DIR}/base/check.c ${CMAKE_SOURCE_DIR}/base/thread_number.c)
 target_compile_options(cenote_serving PRIVATE -fvisibility=hidden)
 target_link_libraries(cenote_serving PRIVATE cenote_flags)
 

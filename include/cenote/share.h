@@ -17,7 +17,10 @@
 extern "C" {
 #endif
 
-/* Names a block to other processes of the same user on this machine. Plain bytes: send them by any means. docs/sharing.md */
+/*
+ * Names a block to other processes of the same user on this machine. The second word names the process that
+ * exports: it is the same in all its shares, and no other process has it. Plain bytes: send them by any means. docs/sharing.md
+ */
 typedef struct cenote_share {
     uint64_t words[8];
 } cenote_share;

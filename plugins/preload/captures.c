@@ -7,9 +7,9 @@
  * One announcement for each place covers all captures: memory of captured streams is the driver's (stream_memory.c), so it names no group that blocks
  * would come from.
  *
- * A capture is known by the stream that it began on: a handle, and for the per-thread default stream its thread. It is over when the driver says so
- * after cuStreamEndCapture, when that stream is destroyed, or with its context. A capture that begins by a route past our hooks is not announced
- * (docs/preload.md).
+ * A capture is known by the stream that it began on: a handle, and for the per-thread default stream its thread's number, which no later thread
+ * has. It is over when the driver says so after cuStreamEndCapture, when that stream is destroyed, or with its context. A capture that begins by a
+ * route past our hooks is not announced (docs/preload.md).
  *
  * LOCKING: `quiet` guards all of this as a writer. A thread that makes a call over a whole context, which would end a capture, holds it as a reader.
  * No thread waits for a device with it: what the device waits for may be a thread that begins a capture, or destroys a stream.
@@ -24,12 +24,13 @@
 #include <stdlib.h>
 
 #include "base/check.h"
+#include "base/thread.h"
 
 static pthread_rwlock_t quiet = PTHREAD_RWLOCK_INITIALIZER;
 
 static struct capture {
     CUstream  stream;
-    pthread_t thread;  /* of the per-thread default stream */
+    uint64_t  thread;  /* of the per-thread default stream */
     CUcontext context; /* NULL: not known */
 } *captures;
 static size_t count, room;
@@ -41,11 +42,16 @@ static struct joined {
     CUstream     mark;
 } joined[PLACES_MAX];
 
+bool captures_may_be_open(void)
+{
+    return atomic_load_explicit(&may_be_open, memory_order_acquire);
+}
+
 bool captures_have(CUstream stream)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     const struct real *r = real();
-    if (!atomic_load_explicit(&may_be_open, memory_order_acquire))
+    if (!captures_may_be_open())
         return false;
     CUresult result = r->cuStreamIsCapturing ? r->cuStreamIsCapturing(stream, &status) : CUDA_SUCCESS;
     return result || status != CU_STREAM_CAPTURE_STATUS_NONE;
@@ -175,7 +181,7 @@ static bool begin(CUstream stream)
     pthread_rwlock_wrlock(&quiet);
     bool is_ready = have_room() && (count || !announce_begin());
     if (is_ready) {
-        captures[count++] = (struct capture){stream, pthread_self(), context_of(stream)};
+        captures[count++] = (struct capture){stream, thread_number(), context_of(stream)};
         note_open();
     } else {
         pthread_rwlock_unlock(&quiet);
@@ -194,7 +200,7 @@ static CUresult begun(CUresult result)
 static void forget(CUstream stream)
 {
     for (size_t i = 0; i < count; i++)
-        if (captures[i].stream == stream && (stream != CU_STREAM_PER_THREAD || pthread_equal(captures[i].thread, pthread_self()))) {
+        if (captures[i].stream == stream && (stream != CU_STREAM_PER_THREAD || captures[i].thread == thread_number())) {
             remove_at(i);
             return;
         }

@@ -19,6 +19,7 @@ bool captures_have(CUstream stream);
 bool captures_mark(CUcontext context, CUevent event, CUresult *result);
 bool captures_can_mark(void);
 bool captures_are_open(void);
+bool captures_may_be_open(void); /* also past our hooks */
 
 /* The stream is destroyed next; the context has ended, or ends next. Captures that began there are over. */
 void captures_forget_stream(CUstream stream);

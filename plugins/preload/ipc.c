@@ -8,9 +8,12 @@
 #include "plugins/preload/memory.h"
 
 #include <cenote/share.h>
+#include <stdatomic.h>
 #include <string.h>
 
 _Static_assert(sizeof(cenote_share) == sizeof(CUipcMemHandle), "a share travels in place of a handle");
+
+static _Atomic uint64_t own_name; /* of this process in its shares; 0: none was made */
 
 static CUresult said(int error)
 {
@@ -37,12 +40,24 @@ CUresult serve_cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr at)
     struct place *p = handle ? place_of_block(at, &block) : NULL;
     if (!p)
         return real()->cuIpcGetMemHandle(handle, at);
-    if (!place_is_for_all(p, &block) || memory_is_kept(block.start))
-        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = memory_ask(p);
+    if (!result && (!place_is_for_all(p, &block) || memory_is_kept(block.start)))
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result)
+        return result;
     int error = cenote_export(block.start, &share);
-    if (!error)
+    if (!error) {
+        atomic_store(&own_name, share.words[1]);
         memcpy(handle, &share, sizeof share);
+    }
     return said(error);
+}
+
+/* The driver opens no process its own memory, also not what was freed; cenote would. */
+static bool is_own(const cenote_share *share)
+{
+    uint64_t name = atomic_load(&own_name);
+    return name && share->words[1] == name;
 }
 
 static CUresult open(CUdeviceptr *at, CUipcMemHandle handle, unsigned int flags, CUresult (*of_driver)(CUdeviceptr *, CUipcMemHandle, unsigned int))
@@ -51,6 +66,9 @@ static CUresult open(CUdeviceptr *at, CUipcMemHandle handle, unsigned int flags,
     void *address;
     memcpy(&share, &handle, sizeof share);
     struct place *p = at && flags == CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS ? place_here() : NULL;
+    CUresult result = p ? memory_ask(p) : CUDA_SUCCESS;
+    if (result || (p && is_own(&share)))
+        return result ? result : CUDA_ERROR_INVALID_CONTEXT;
     int error = !p ? CENOTE_INVALID
               : place_is_primary(p) ? cenote_import(&share, sizeof share, p->device, &address)
               : cenote_pool_import(p->pool, &share, sizeof share, &address);

@@ -105,11 +105,24 @@ bool memory_take(struct place *p, struct family *family, CUdeviceptr *at, size_t
     return true;
 }
 
+/* A stream that has no work: the driver refuses the question when it refuses cuMemAlloc (sim/entries/answers.txt); nothing has to be given back. */
+CUresult memory_ask(const struct place *p)
+{
+    CUresult result = captures_may_be_open() ? real()->cuStreamQuery(p->still) : CUDA_SUCCESS;
+    return result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result;
+}
+
+static bool take_for_all(struct place *p, CUdeviceptr *at, size_t bytes, CUresult *result)
+{
+    *result = memory_ask(p);
+    return *result || memory_take(p, NULL, at, bytes, p->still, result);
+}
+
 CUresult serve_cuMemAlloc_v2(CUdeviceptr *at, size_t size)
 {
     struct place *p = at && size ? place_here() : NULL;
     CUresult result;
-    if (p && memory_take(p, NULL, at, size, p->still, &result))
+    if (p && take_for_all(p, at, size, &result))
         return result;
     result = real()->cuMemAlloc_v2(at, size);
     return place_passed(p ? PASS_REFUSED : PASS_CONTEXT, place_lacks_room(result) ? real()->cuMemAlloc_v2(at, size) : result);
@@ -127,7 +140,7 @@ CUresult serve_cuMemAllocPitch_v2(CUdeviceptr *at, size_t *pitch, size_t width, 
     size_t row = (width + PITCH_STEP - 1) / PITCH_STEP * PITCH_STEP;
     struct place *p = is_fine && height <= SIZE_MAX / row ? place_here() : NULL;
     CUresult result;
-    if (!p || !memory_take(p, NULL, at, row * height, p->still, &result))
+    if (!p || !take_for_all(p, at, row * height, &result))
         return pass_pitch(p ? PASS_REFUSED : PASS_CONTEXT, at, pitch, width, height, element);
     if (!result)
         *pitch = row;
@@ -444,7 +457,9 @@ CUresult serve_cuMemFree_v2(CUdeviceptr at)
     struct place *p = place_of_block(at, &block);
     if (!p)
         return real()->cuMemFree_v2(at);
-    if (block.start != address(at) || memory_is_kept(block.start))
-        return CUDA_ERROR_INVALID_VALUE;
+    if (block.start != address(at) || memory_is_kept(block.start)) {
+        CUresult result = memory_ask(p);
+        return result ? result : CUDA_ERROR_INVALID_VALUE;
+    }
     return place_is_for_all(p, &block) ? free_for_all(p, &block) : free_in_order(p, &block);
 }

@@ -10,6 +10,9 @@
  */
 bool memory_take(struct place *p, struct family *family, CUdeviceptr *at, size_t bytes, CUstream stream, CUresult *result);
 
+/* While a capture is open: does the driver refuse what takes or gives memory for all streams? Then it has ended what captures it ends by that. */
+CUresult memory_ask(const struct place *p);
+
 /* Frees a block, in the order of the streams that use it. A CENOTE_ error. */
 int memory_give(struct place *p, const cenote_block *block);
 

@@ -57,9 +57,11 @@ static void answer(struct place *p, const cenote_block *block, CUpointer_attribu
         *(CUcontext *)data = is_for_all ? atomic_load(&p->context) : NULL;
         break;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
         *(CUdeviceptr *)data = (CUdeviceptr)(uintptr_t)block->start;
         break;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
         *(size_t *)data = block->requested;
         break;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: /* a handle would be of a page, not of the block: cuMemRetainAllocationHandle refuses, too */
@@ -69,6 +71,7 @@ static void answer(struct place *p, const cenote_block *block, CUpointer_attribu
         *(unsigned *)data = is_for_all;
         break;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
         *(unsigned long long *)data = identity_of(block->start);
         break;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
@@ -85,9 +88,11 @@ static void answer_of_import(const cenote_block *block, CUpointer_attribute attr
 {
     switch ((int)attribute) {
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
         *(CUdeviceptr *)data = (CUdeviceptr)(uintptr_t)block->start;
         break;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
         *(size_t *)data = block->requested;
         break;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
@@ -170,7 +175,8 @@ CUresult serve_cuPointerSetAttribute(const void *value, CUpointer_attribute attr
 
 /*
  * What a program does to pages that it has mapped itself the driver refuses to do to memory of cuMemAlloc. Pages under a block are cenote's, also
- * when the block is freed, and those of another process are that one's.
+ * when the block is freed, and those of another process are that one's. The driver is asked of address 0 instead, where no memory is: it may refuse
+ * the call for another reason, and end a capture by that.
  */
 static bool is_no_page_of_the_programs(CUdeviceptr at)
 {
@@ -179,25 +185,30 @@ static bool is_no_page_of_the_programs(CUdeviceptr at)
     return look(at, &block, &is_gone) || is_gone || look_at_import(at, &block);
 }
 
+static CUresult refused(CUresult of_none)
+{
+    return of_none ? of_none : CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult serve_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *at)
 {
     bool is_refused = is_no_page_of_the_programs((CUdeviceptr)(uintptr_t)at);
-    return is_refused ? CUDA_ERROR_INVALID_VALUE : real()->cuMemRetainAllocationHandle(handle, at);
+    return is_refused ? refused(real()->cuMemRetainAllocationHandle(handle, NULL)) : real()->cuMemRetainAllocationHandle(handle, at);
 }
 
 CUresult serve_cuMemUnmap(CUdeviceptr at, size_t size)
 {
-    return is_no_page_of_the_programs(at) ? CUDA_ERROR_INVALID_VALUE : real()->cuMemUnmap(at, size);
+    return is_no_page_of_the_programs(at) ? refused(real()->cuMemUnmap(0, size)) : real()->cuMemUnmap(at, size);
 }
 
 CUresult serve_cuMemSetAccess(CUdeviceptr at, size_t size, const CUmemAccessDesc *list, size_t count)
 {
-    return is_no_page_of_the_programs(at) ? CUDA_ERROR_INVALID_VALUE : real()->cuMemSetAccess(at, size, list, count);
+    return is_no_page_of_the_programs(at) ? refused(real()->cuMemSetAccess(0, size, list, count)) : real()->cuMemSetAccess(at, size, list, count);
 }
 
 CUresult serve_cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr at)
 {
-    return is_no_page_of_the_programs(at) ? CUDA_ERROR_INVALID_VALUE : real()->cuMemGetAccess(flags, location, at);
+    return is_no_page_of_the_programs(at) ? refused(real()->cuMemGetAccess(flags, location, 0)) : real()->cuMemGetAccess(flags, location, at);
 }
 
 /* Of a device: all that could be had there. What the pool holds and no block uses is free to the program, and so is what it has freed. */

@@ -113,13 +113,19 @@ CUresult context_release_primary(CUdevice device)
     return CUDA_SUCCESS;
 }
 
-/* It ends the context and releases it for no caller: each that has retained it has to release it still. The next to retain it finds a new one. */
+/*
+ * It ends the context, and memory of the default pool. It releases the context for no caller: each that has retained it has to release it still. The
+ * next to retain it finds a new one.
+ */
 CUresult context_reset_primary(CUdevice device)
 {
     if (!device_exists(device))
         return CUDA_ERROR_INVALID_DEVICE;
     uint32_t number = model.devices[device].primary;
-    return context_is_alive(context_at(number)) ? stop(number) : CUDA_SUCCESS;
+    CUresult result = context_is_alive(context_at(number)) ? stop(number) : CUDA_SUCCESS;
+    if (!result)
+        pool_empty(pool_standard(device));
+    return result;
 }
 
 CUresult context_create(CUcontext *context, unsigned flags, CUdevice device)

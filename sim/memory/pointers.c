@@ -35,9 +35,11 @@ static bool find(uint64_t at, struct pointer *p)
     return true;
 }
 
+/* Memory of pools is of a device and of no context: libraries such as UCX look for it in the current one. */
 static CUcontext context_of(const struct pointer *p)
 {
-    return p->allocation && p->allocation->context ? slots_handle(&model.contexts, p->allocation->context) : NULL;
+    const struct allocation *a = p->allocation;
+    return a && a->context && a->kind != ALLOCATION_POOL ? slots_handle(&model.contexts, a->context) : NULL;
 }
 
 static CUmemoryPool pool_of(const struct pointer *p)

@@ -372,6 +372,14 @@ void pool_close(uint32_t number)
     close_if_done(number);
 }
 
+void pool_empty(uint32_t number)
+{
+    for (uint32_t i = allocation_next(0); i; i = allocation_next(i))
+        if (allocation_at(i)->kind == ALLOCATION_POOL && allocation_at(i)->pool == number)
+            finish(i);
+    trim(pool_at(number), 0);
+}
+
 CUresult pool_trim(CUmemoryPool pool, size_t keep)
 {
     uint32_t number = pool_find(pool, "cuMemPoolTrimTo");

@@ -45,4 +45,29 @@ CASE(the_runtime_resets_the_device)
     DONE(cenote_pool_destroy(pool));
 }
 
+/* What cudaMallocAsync gave is the device's as all else is, live or freed. */
+CASE(memory_of_the_default_pool_ends_with_a_reset)
+{
+    struct sim_books books;
+    cudaStream_t stream;
+    cudaMemPool_t pool;
+    void *live = NULL, *freed = NULL;
+    uint64_t most = UINT64_MAX;
+    size_t left = 0, total = 0, before = 0;
+    for (int round = 0; round < 3; round++) {
+        DONE(cudaMemGetInfo(&left, &total));
+        EXPECT(round == 0 || left == before);
+        before = left;
+        DONE(cudaDeviceGetDefaultMemPool(&pool, 0));
+        DONE(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &most));
+        DONE(cudaStreamCreate(&stream));
+        DONE(cudaMallocAsync(&live, 600 * MIB, stream));
+        DONE(cudaMallocAsync(&freed, 40 * MIB, stream));
+        DONE(cudaFreeAsync(freed, stream));
+        DONE(cudaDeviceReset());
+        sim_books(&books);
+        EXPECT_EQ(books.used + books.allocations + books.violations, 0);
+    }
+}
+
 SUITE_MAIN("libraries: resets")

@@ -158,6 +158,56 @@ ON_CARD(a_free_of_stream_memory_during_a_capture)
     DONE(cuGraphDestroy(graph));
 }
 
+/* Whether memory may be taken beside a capture, and whether the capture goes on, is as without the preload: of each mode, here and on its thread. */
+struct taker {
+    CUstreamCaptureMode eased;
+    CUdeviceptr at;
+    CUresult result;
+    bool by_pitch;
+};
+
+static void *take_beside(void *arg)
+{
+    struct taker *t = arg;
+    size_t pitch;
+    DONE(cuCtxSetCurrent(card.context));
+    DONE(cuThreadExchangeStreamCaptureMode(&t->eased));
+    t->result = t->by_pitch ? cuMemAllocPitch(&t->at, &pitch, 1000, 100, 4) : cuMemAlloc(&t->at, 100000);
+    DONE(cuThreadExchangeStreamCaptureMode(&t->eased));
+    return NULL;
+}
+
+static void take_in_modes(const char *is_on)
+{
+    setenv("CENOTE_PRELOAD", is_on, 1);
+    card_open(CAPACITY, 1);
+    sim_set_quiet(true);
+    for (int i = 0; i < 36; i++) {
+        int mode = i / 2 % 3, eased = i / 6 % 3;
+        bool elsewhere = i >= 18, is_refused = eased != 2 && (elsewhere ? mode == 0 && eased == 0 : mode != 2);
+        struct taker t = {.eased = (CUstreamCaptureMode)eased, .by_pitch = i % 2};
+        CUgraph graph = NULL;
+        pthread_t thread;
+        DONE(cuStreamBeginCapture(card.stream[A], (CUstreamCaptureMode)mode));
+        if (elsewhere)
+            REQUIRE(!pthread_create(&thread, NULL, take_beside, &t) && !pthread_join(thread, NULL));
+        else
+            take_beside(&t);
+        EXPECT_EQ(t.result, is_refused ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS);
+        EXPECT_EQ(cuStreamEndCapture(card.stream[A], &graph), is_refused ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS);
+        EXPECT_EQ(graph != NULL, !is_refused);
+        if (graph)
+            DONE(cuGraphDestroy(graph));
+        EXPECT(is_refused || is_ours(t.at) == !strcmp(is_on, "on"));
+        if (!is_refused)
+            DONE(cuMemFree(t.at));
+    }
+    scene_is_open = false;
+}
+
+ENDS_WITH(memory_taken_beside_a_capture_under_the_preload, 0) { take_in_modes("on"); }
+ENDS_WITH(memory_taken_beside_a_capture_without_it, 0) { take_in_modes("off"); }
+
 /* A graph gives back only what it took: the driver refuses others' memory in a capture, and the block stays. */
 ON_CARD(a_free_in_a_captured_stream)
 {

@@ -45,6 +45,9 @@ static void import_and_look(int from, int to, const char *machine)
     EXPECT_EQ(size_said, m.bytes);
     DONE(cuPointerGetAttribute(&size_said, CU_POINTER_ATTRIBUTE_RANGE_SIZE, at));
     EXPECT_EQ(size_said, m.bytes);
+    DONE(cuPointerGetAttribute(&start_said, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, at + 512));
+    DONE(cuPointerGetAttribute(&size_said, CU_POINTER_ATTRIBUTE_MAPPING_SIZE, at + 512));
+    EXPECT(start_said == at && size_said == m.bytes);
     CUmemGenericAllocationHandle page;
     EXPECT_EQ(cuMemRetainAllocationHandle(&page, (void *)(uintptr_t)at), CUDA_ERROR_INVALID_VALUE);
     DONE(sim_launch_expect(card.stream[A], at, WORDS, m.bytes));
@@ -204,6 +207,29 @@ static void ask_for_handles(const char *is_on)
 
 ENDS_WITH(handles_under_the_preload, 0) { ask_for_handles("on"); }
 ENDS_WITH(handles_without_it, 0) { ask_for_handles("off"); }
+
+/* A process gets its own memory by no handle, and the block stays as it was. */
+static void open_own(const char *is_on)
+{
+    CUipcMemHandle handle;
+    CUdeviceptr at = 77;
+    setenv("CENOTE_PRELOAD", is_on, 1);
+    card_open(CAPACITY, 1);
+    sim_set_quiet(true);
+    struct held plain = plain_take(MIB, card.stream[A]);
+    DONE(cuIpcGetMemHandle(&handle, at_of(&plain)));
+    for (int i = 0; i < 2; i++)
+        EXPECT_EQ(cuIpcOpenMemHandle(&at, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS), CUDA_ERROR_INVALID_CONTEXT);
+    EXPECT_EQ(at, 77);
+    held_expect(&plain, card.stream[A]);
+    DONE(cuMemFree(at_of(&plain)));
+    EXPECT(!is_ours(at_of(&plain)));
+    EXPECT_EQ(sim_mismatches(), 0);
+    scene_is_open = false;
+}
+
+ENDS_WITH(an_own_handle_under_the_preload, 0) { open_own("on"); }
+ENDS_WITH(an_own_handle_without_it, 0) { open_own("off"); }
 
 ON_CARD(handles_that_are_refused)
 {

@@ -139,7 +139,14 @@ static void ask_both(const char *is_on)
     DONE(cuMemAllocAsync(&async, 3 * MIB, card.stream[A]));
     struct answers p = answers_of(plain), s = answers_of(async);
     EXPECT_EQ(p.context, card.context);
-    EXPECT(s.context == NULL || !strcmp(is_on, "off")); /* cuda.h: memory of pools has none; the simulated driver says otherwise */
+    EXPECT(s.context == NULL); /* memory of pools has none */
+    for (int i = 0; i < 2; i++) {
+        CUdeviceptr start = i ? async : plain;
+        EXPECT_EQ(ask(CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, start + MIB), start);
+        EXPECT_EQ(ask(CU_POINTER_ATTRIBUTE_MAPPING_SIZE, start + MIB), 3 * MIB);
+        EXPECT_EQ(ask(CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, start), ask(CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, start + 2 * MIB));
+    }
+    EXPECT(ask(CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, plain) != ask(CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, async));
     EXPECT(p.type == CU_MEMORYTYPE_DEVICE && s.type == CU_MEMORYTYPE_DEVICE);
     EXPECT_EQ(p.handles + s.handles, 0);
     EXPECT_EQ(p.managed + s.managed, 0);
