@@ -217,6 +217,12 @@ def test_files_that_are_kept_and_files_that_are_written(play, tmp_path):
     assert (tmp_path / "kept/old").read_text() == "new" and (tmp_path / "kept/more").read_text() == "x" and not (tmp_path / "kept/log").exists()
 
 
+def test_a_path_that_is_to_be_written_and_is_missing(play):
+    """It cannot be passed through: the script's writes would be gone without a word."""
+    done = play("open('new', 'w').write('x')", "--writes", "new")
+    assert done.returncode == 2 and "--writes new: there is no such file or folder" in done.stderr, done.stderr
+
+
 def test_thousands_of_files_and_a_large_one(play, tmp_path):
     folder = tmp_path / "here/many"
     folder.mkdir()
