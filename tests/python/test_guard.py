@@ -217,6 +217,20 @@ def test_files_that_are_kept_and_files_that_are_written(play, tmp_path):
     assert (tmp_path / "kept/old").read_text() == "new" and (tmp_path / "kept/more").read_text() == "x" and not (tmp_path / "kept/log").exists()
 
 
+def test_a_path_that_is_to_be_written_and_is_missing(play):
+    """It cannot be passed through: the script's writes would be gone without a word."""
+    done = play("open('new', 'w').write('x')", "--writes", "new")
+    assert done.returncode == 2 and "--writes new: there is no such file or folder" in done.stderr, done.stderr
+
+
+def test_any_name_of_the_folder_for_temporary_files(play, tmp_path, way):
+    """A comma ended the options of the overlay, and the command fell back to Landlock, under which another program may not remove a file."""
+    make(tmp_path / "here", "a")
+    (tmp_path / "t,m:p \\q'").mkdir()
+    done = play("import os; os.system('rm a'); print(os.listdir('.'))", variables={"TMPDIR": str(tmp_path / "t,m:p \\q'")}.items())
+    assert ("[]" in done.stdout) == (way[0] != "landlock") and (tmp_path / "here/a").read_bytes() == MINE, done.stdout + done.stderr
+
+
 def test_thousands_of_files_and_a_large_one(play, tmp_path):
     folder = tmp_path / "here/many"
     folder.mkdir()

@@ -54,7 +54,9 @@ def started(clean, tmp_path):
         (tmp_path / "program.sh").write_text(PROGRAM)
         (tmp_path / "old").write_text("mine")
         numbers = tmp_path / "numbers"
-        child = subprocess.Popen([*CENOTE, "dry-run", "--gpu", "1GiB", *options, "--", "sh", "program.sh"], cwd=tmp_path, stdin=subprocess.DEVNULL,
+        numbers.touch()  # and is written through the guard of files
+        child = subprocess.Popen([*CENOTE, "dry-run", "--gpu", "1GiB", "--writes", "numbers", *options, "--", "sh", "program.sh"], cwd=tmp_path,
+                                 stdin=subprocess.DEVNULL,
                                  env={**clean, "PIDS": str(numbers), "TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                  start_new_session=True, preexec_fn=hears_a_hangup)
         children.append(child)
@@ -130,7 +132,7 @@ echo "$is $store $CENOTE_PHANTOMS_STORE" > second
 def test_ranks_of_the_time_before_are_gone_when_they_begin_again(run, tmp_path):
     """One that was left wrote into the store of the new ones and read it at its old place: both hung for ever."""
     (tmp_path / "again.sh").write_text(AGAIN)
-    done = run("dry-run", "--gpu", "1GiB", "--world", "4", "--rank", "0,1", "--", "sh", "again.sh")
+    done = run("dry-run", "--gpu", "1GiB", "--writes", ".", "--world", "4", "--rank", "0,1", "--", "sh", "again.sh")
     assert "a rank needs what only rank 2 can say; again with rank 2 real, too" in done.stderr, done.stdout + done.stderr
     state, before, now = (tmp_path / "second").read_text().split()
     assert state == "gone" and before != now

@@ -28,6 +28,9 @@ class Guard:
         self.runs = 0
         self.scratch: Optional[Scratch] = None
         self.entrance: Optional[Callable[[], None]] = None
+        for path in writes:
+            if not os.path.exists(path):  # only what is there can be passed through
+                raise Mistake(f"--writes {path}: there is no such file or folder; make it first")
         passed = caches.folders(variables)
         caches.make(passed)
         self.through = [*map(os.path.realpath, passed), *map(os.path.realpath, writes)]

@@ -56,6 +56,11 @@ class Scratch:
             os.rmdir(self.folder)
 
 
+def escaped(path: str) -> str:
+    """For the options of an overlay."""
+    return path.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")
+
+
 class Tree:
     """The program's side, while it is made."""
 
@@ -80,11 +85,11 @@ class Tree:
         os.mkdir(work)
         os.chown(upper, status.st_uid, status.st_gid) if os.geteuid() == 0 else None
         os.chmod(upper, status.st_mode & 0o7777)
-        lower = path.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")
+        places = ",".join(f"{name}={escaped(at)}" for name, at in (("lowerdir", path), ("upperdir", upper), ("workdir", work)))
         flags = os.statvfs(path).f_flag & kernel.KEPT_FLAGS
         for options in OPTIONS:
             try:
-                kernel.mount("cenote", self.at(path), "overlay", flags, f"{options},lowerdir={lower},upperdir={upper},workdir={work}")
+                kernel.mount("cenote", self.at(path), "overlay", flags, f"{options},{places}")
                 os.symlink(path, os.path.join(own, "lower"))
                 self.covered.append(path)
                 return True
