@@ -15,7 +15,8 @@ import sys
 from typing import Callable, Iterator, NamedTuple, Optional, Sequence
 
 from cenote import places
-from cenote.launch import environment, python
+from cenote.launch import environment
+from cenote.launch import python as pythons
 from cenote.launch.command_line import Parser, capacity, devices, split
 from cenote.native import adapter, bindings
 
@@ -385,7 +386,7 @@ def on_the_simulated_gpu(options: argparse.Namespace, path: Optional[str]) -> in
     size = ["--sim", str(options.sim)] + (["--devices", str(options.devices)] if options.devices is not None else [])
     size += ["--quirk", options.quirk] if options.quirk is not None else []
     doctor = ["doctor", *(["--json"] if options.json else []), *(["--", path] if path is not None else [])]
-    command = python.of_ours("cenote.command", "run", *size, "--", *python.of_ours("cenote.command", *doctor))
+    command = pythons.of_ours("cenote.command", "run", *size, "--", *pythons.of_ours("cenote.command", *doctor))
     variables = os.environ if places.is_installed() else {**os.environ, "CENOTE_BUILD": places.build_folder()}
     return subprocess.run(command, env=variables).returncode
 
