@@ -39,10 +39,12 @@ file(GLOB qualify CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tools/qualify/*.c)
 add_executable(cenote-qualify ${qualify})
 target_link_libraries(cenote-qualify PRIVATE cenote_flags cenote_inside)
 
-# What the driver answers when: a real one's too, and nothing of cenote.
+# What the driver answers when: a real one's too, and nothing of cenote. The source package does not have it.
 file(GLOB ask CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tools/ask/*.c)
-add_executable(cenote-ask ${ask})
-target_link_libraries(cenote-ask PRIVATE cenote_flags)
+if(ask)
+    add_executable(cenote-ask ${ask})
+    target_link_libraries(cenote-ask PRIVATE cenote_flags)
+endif()
 
 file(GLOB bench_shared CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/bench/*.c)
 file(GLOB benches CONFIGURE_DEPENDS LIST_DIRECTORIES true ${CMAKE_SOURCE_DIR}/bench/*)

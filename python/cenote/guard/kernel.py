@@ -65,7 +65,8 @@ def become_root(folder: str) -> None:
 
 def landlock_version() -> int:
     """0: there is none."""
-    return max(0, libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), 1))
+    version: int = libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), 1)
+    return max(0, version)
 
 
 def landlock(handled: int, allowed: dict[str, int]) -> None:

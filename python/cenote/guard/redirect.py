@@ -34,7 +34,8 @@ through: tuple[str, ...] = ()
 
 def lies_at(path: str) -> "os.stat_result | None":
     try:
-        return real["lstat"](path)
+        found: os.stat_result = real["lstat"](path)
+        return found
     except OSError:
         return None
 
@@ -417,7 +418,7 @@ def begin(text: str) -> None:
                 if getattr(os, name) in functions:
                     functions.add(function)
             setattr(os, name, function)
-        builtins.open = io.open = open_file  # type: ignore[assignment]
+        builtins.open = io.open = open_file
 
 
 def has_written(folder: str) -> bool:
