@@ -318,7 +318,7 @@ def test_x():
 @pytest.mark.torch
 @pytest.mark.simulation
 @pytest.mark.parametrize("command", ["cenote replay --under native x.csv", "cenote doctor --sim 4GiB",
-                                     "cenote dry-run --gpu 4GiB --world 2 --rank 0 --steps 0 far/x.py",
+                                     "cenote dry-run --gpu 4GiB --world 2 --rank 0 --steps 0 --writes . far/x.py",
                                      "pytest -p cenote.integrations.pytest_plugin -q far/test_x.py"])
 def test_modules_of_the_current_folder_are_not_ours(clean, tmp_path, command):
     """A command that is started in /tmp does not run a json.py that lies there. As for bin/cenote, the current folder is not on its path."""
