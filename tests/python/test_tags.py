@@ -257,7 +257,7 @@ def test_what_cannot_be_decorated():
 
 
 def test_more_paths_than_there_may_be(clean):
-    """The first path over the limit, `many` among them, is refused, and the others go on working. Paths are never freed, so that this needs a process of its own."""
+    """The first path over the limit is refused, and the others go on working. `many` is one, too. Paths are never freed: so a process of its own."""
     code = """
 import cenote
 most = 0
