@@ -8,7 +8,7 @@
  *
  * The folder may be /tmp, and the name one that can be guessed. So a link, a pipe or a device of another user is refused, root's excepted, and so is
  * a plain file that the kernel will not let us replace: all of it before the first byte. An open file of this process, in /proc, is what the process
- * was given, whoever owns it. python/cenote/base/outputs.py does the same.
+ * was given, whichever user owns it. python/cenote/base/outputs.py does the same.
  *
  * The buffer is memory of our own. zlib is not: it is looked for when the first path ends in .gz, so that the library needs none.
  *

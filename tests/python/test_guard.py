@@ -17,7 +17,7 @@ from patience import patience
 
 pytestmark = pytest.mark.simulation
 HERE = pathlib.Path(__file__).resolve().parent
-USER = 54321  # not that of nobody, which stands for all others in a user namespace
+USER = 54321  # not 65534, which stands for all users that a user namespace does not know
 AS_USER = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups"]
 PYTHON = "/usr/bin/python3"  # one that any user may start
 NO_MOUNTS = [sys.executable, str(HERE / "dockerlike.py")]

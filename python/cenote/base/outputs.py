@@ -4,7 +4,7 @@ A file is written in the folder of its path, under a new random name that ends i
 file at the path. A device, a pipe or /dev/stdout at the path is opened and written. Symbolic links are followed, one behind the other.
 
 The folder may be /tmp, and the name one that can be guessed. So a link, a pipe or a device of another user is refused, root's excepted, and so is a
-plain file that the kernel will not let this process replace. An open file of a process, in /proc, is written whoever owns it.
+plain file that the kernel will not let this process replace. An open file of a process, in /proc, is written, whichever user owns it.
 """
 from __future__ import annotations
 
