@@ -420,10 +420,11 @@ static int close_for_calls(cenote_pool *pool, tick waited, bool whole, CUresult 
         lock_give(&pool->lock);
         pending_poll(pool);
     }
-    if (!result && pool->pending.count)
-        return error_set(CENOTE_BUSY | ERROR_ANSWER, 0, "%u freed blocks wait for streams that cannot be waited for now", pool->pending.count);
     lock_take(&pool->lock);
-    error = result ? CENOTE_OK : check_done(pool, waited);
+    if (!result && pool->pending.count)
+        error = error_set(CENOTE_BUSY | ERROR_ANSWER, 0, "%u freed blocks wait for streams that cannot be waited for now", pool->pending.count);
+    else if (!result)
+        error = check_done(pool, waited);
     error = error ? error : may_be_destroyed(pool); /* other threads may have allocated meanwhile, or freed */
     if (!error && !result && pool->store.pages.fences.freed > waited) /* fences of the wait have ticks of their own */
         error = error_set(CENOTE_BUSY, 0, "another thread has freed a block or destroyed a group just now: destroy the pool when it is done");

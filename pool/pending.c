@@ -130,7 +130,6 @@ static void set_pending(cenote_pool *pool, const struct block_ref *w, bool pendi
 uint32_t pending_detach(cenote_pool *pool, const struct block_ref *w, tick freed)
 {
     set_pending(pool, w, true);
-    atomic_fetch_add(&pool->pending.count, 1);
     use_of(pool, *w->uses)->freed = freed;
     pool->life.users++;
     return *w->uses;
@@ -183,6 +182,7 @@ void pending_record(cenote_pool *pool, uint32_t uses)
 
     uint32_t appended = 0;
     lock_take(&pool->lock);
+    atomic_fetch_add(&pool->pending.count, 1); /* before the first pause: it goes down when the last use is done */
     for (uint32_t use = uses, next; use; use = next) {
         const struct use *u = use_of(pool, use);
         next = u->next;
