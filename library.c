@@ -310,11 +310,12 @@ static int may_be_destroyed(cenote_pool *pool)
                          pool->config.device->ordinal);
     if (device_bars_end(pool->config.device))
         return error_set(CENOTE_BUSY, 0, "a capture is open on device %d: nothing may be given back meanwhile", pool->config.device->ordinal);
-    if (pool->groups.pins)
+    bool was_reset = atomic_load(&pool->config.device->was_reset); /* then blocks and pins end with the pool: reset.c */
+    if (pool->groups.pins && !was_reset)
         return error_set(CENOTE_BUSY, 0, "memory of the pool is still pinned: cenote_unpin comes first");
     if (pool->life.users)
         return error_set(CENOTE_BUSY, 0, "another thread is allocating, freeing, or naming a stream: destroy the pool when that is done");
-    if (pool->account.stats.blocks.current)
+    if (pool->account.stats.blocks.current && !was_reset)
         return error_set(CENOTE_BUSY, 0, "%llu blocks (%llu bytes) are still live: free them first",
                          (unsigned long long)pool->account.stats.blocks.current, (unsigned long long)pool->account.stats.requested.current);
     for (uint32_t g = 1; g < pool->groups.table.used; g++)
@@ -457,6 +458,9 @@ int cenote_pool_destroy(cenote_pool *pool)
         return error_set(CENOTE_BUSY, 0, "a function that the pool has called runs still: destroy the pool when it has returned");
     if (atomic_exchange(&pool->life.ending, true))
         return error_set(CENOTE_BUSY, 0, "another thread is destroying the pool");
+    tick waited;
+    if (device_was_reset(pool->config.device) && !check_unused(pool, &waited))
+        reset_end_blocks(pool);
     if (!peer_fences_wait(pool)) {
         atomic_store(&pool->life.ending, false);
         return error_set(CENOTE_BUSY, 0, "kernels of a device with access to the pool's memory may still use it, and cannot be waited for "
@@ -464,7 +468,6 @@ int cenote_pool_destroy(cenote_pool *pool)
     }
     peer_uses_wait(pool);
     bool attended = background_leave(pool);
-    tick waited;
     bool whole = false;
     CUresult result = device_enter_as_it_is(pool->config.device);
     error = wait_before_closing(pool, &waited, &whole, &result);

@@ -206,6 +206,22 @@ static void share_end(cenote_pool *pool, uint64_t block)
         table_give(&pool->exports.table, number);
 }
 
+/* The block is not live any more. Its uses, for pending_record; 0: it has none, and is free. LOCKING: the pool's lock. */
+uint32_t pool_end_block(cenote_pool *pool, const struct block_ref *w)
+{
+    count_free(pool, w);
+    record_given(pool, w);
+    tick freed = fences_stamp(&pool->store.pages.fences);
+    w->arena->last_free_tick = freed;
+    lane_note_free(pool, w->arena, freed);
+    if (pool->exports.by_block.count)
+        share_end(pool, w->start);
+    uint32_t uses = *w->uses ? pending_detach(pool, w, freed) : 0;
+    if (!uses)
+        pool_give(pool, w, freed);
+    return uses;
+}
+
 static int free_block(void *address, bool sized, size_t bytes)
 {
     struct block_ref w = {0};
@@ -223,16 +239,7 @@ static int free_block(void *address, bool sized, size_t bytes)
         return error_set(CENOTE_WRONG_SIZE, 0, "the block at %p was asked for with %llu bytes, not %zu: give that size, or call cenote_free", address,
                          (unsigned long long)w.requested, bytes);
     }
-    count_free(pool, &w);
-    record_given(pool, &w);
-    tick freed = fences_stamp(&pool->store.pages.fences);
-    w.arena->last_free_tick = freed;
-    lane_note_free(pool, w.arena, freed);
-    if (pool->exports.by_block.count)
-        share_end(pool, w.start);
-    uint32_t uses = *w.uses ? pending_detach(pool, &w, freed) : 0;
-    if (!uses)
-        pool_give(pool, &w, freed);
+    uint32_t uses = pool_end_block(pool, &w);
     lock_give(&pool->lock);
     if (uses)
         pending_record(pool, uses);

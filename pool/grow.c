@@ -36,15 +36,17 @@ uint64_t grow_least(const cenote_pool *pool, const struct arena *a, const struct
     return round_up(q->size + slack, unit);
 }
 
-/* Makes a region over addresses that the pool has already. NULL: no host memory, nothing changed. */
+/* Makes a region over addresses that the pool has already: another that lies there has ended. NULL: no host memory, nothing changed. */
 static struct region *open_region(uint64_t base, uint64_t bytes, uint32_t shift)
 {
-    struct region *r = addresses_new_region();
+    struct region *r = addresses_new_region(), *replaced;
     if (!r)
         return NULL;
     if (region_open(r, base, bytes, shift)) {
-        if (addresses_add(r))
+        if (addresses_add(r, &replaced)) {
+            reset_regions_are_replaced(replaced);
             return r;
+        }
         region_close(r);
     }
     addresses_free_region(r);
@@ -220,7 +222,7 @@ static int try_segment(cenote_pool *pool, struct arena *a, uint64_t bytes, CUres
     lock_take(&pool->lock);
     pool->limits.promised -= promised;
     lock_give(&pool->lock);
-    bool is_ours = !*driver && source_of(pool, a) && addresses_are_taken(at, bytes); /* an address names one block */
+    bool is_ours = !*driver && source_of(pool, a) && !reset_addresses_are_free(at, bytes); /* an address names one block */
     bool usable = !*driver && !is_ours && !(at % BLOCK_BYTES);
     if (usable)
         watch_tell(pool, CENOTE_MAPPED, at, bytes);

@@ -103,7 +103,7 @@ bool pending_note_use(cenote_pool *pool, const struct block_ref *w, CUstream str
     lane_hold(pool, lane);
     uint32_t use = table_take(&pool->pending.uses);
     struct use *u = use_of(pool, use);
-    *u = (struct use){.at = w->start, .lane = lane};
+    *u = (struct use){.at = w->start, .region = w->region->number, .lane = lane};
     u->next = last ? use_of(pool, last)->next : first;
     *(last ? &use_of(pool, last)->next : w->uses) = use;
     use_of(pool, *w->uses)->left = first ? use_of(pool, first)->left + 1 : 1;
@@ -256,10 +256,9 @@ static bool use_is_done(cenote_pool *pool, uint32_t use)
 /* All uses of a block are done: it goes back to its arena. LOCKING: as for use_is_done. */
 static void release(cenote_pool *pool, uint32_t first)
 {
-    struct block_ref w = {0};
+    struct block_ref w = {.region = region_of(&pool->store.pages, use_of(pool, first)->region)};
     uint64_t at = use_of(pool, first)->at;
     tick freed = use_of(pool, first)->freed;
-    w.region = addresses_find_for_certain(at);
     enum lookup found = pool_locate(pool, at, &w);
     CHECK(found == FOUND_PENDING);
     (void)found;
@@ -282,15 +281,14 @@ static void release(cenote_pool *pool, uint32_t first)
 }
 
 /* Says that the block is free, with the lock let go: it can be had again only once it was released. LOCKING: as for use_is_done. */
-static void tell_freed(cenote_pool *pool, uint64_t at)
+static void tell_freed(cenote_pool *pool, const struct use *block)
 {
-    struct block_ref w = {0};
+    struct block_ref w = {.region = region_of(&pool->store.pages, block->region)};
     if (!atomic_load_explicit(&pool->watch.fn, memory_order_relaxed))
         return;
-    w.region = addresses_find_for_certain(at);
-    pool_locate(pool, at, &w);
+    pool_locate(pool, block->at, &w);
     lock_give(&pool->lock);
-    watch_tell(pool, CENOTE_FREED, at, w.requested);
+    watch_tell(pool, CENOTE_FREED, w.start, w.requested);
     lock_take(&pool->lock);
 }
 
@@ -306,7 +304,7 @@ static void advance(cenote_pool *pool, struct lane *lane, uint32_t *uses)
         u->event = NULL;
         u->waits = false;
         if (--block->left == 0) {
-            tell_freed(pool, block->at);
+            tell_freed(pool, block);
             release(pool, u->first);
         }
         count_one(pool, uses);

@@ -26,6 +26,7 @@ struct use {
     uint32_t lane;                  /* of the stream */
     uint32_t first;                 /* of the same block, once that is freed */
     uint32_t left;                  /* in the first use: those of the block that are not done; as long as it lives, all */
+    uint32_t region;                /* of the pool, in which the block lies */
     uint64_t at;                    /* the block */
     CUevent  event;                 /* recorded at the free, or as soon as it can be, until it is done; NULL: none yet */
     tick     freed;

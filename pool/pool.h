@@ -294,6 +294,11 @@ int shortage_serve(cenote_pool *pool, struct arena *a, const struct request *q, 
 int  prove_pages(cenote_pool *pool);
 int  prove_open_driver_pool(cenote_pool *pool);      /* provider async */
 
+/* --- reset.c */
+bool reset_addresses_are_free(uint64_t at, uint64_t bytes);
+void reset_regions_are_replaced(struct region *replaced);
+void reset_end_blocks(cenote_pool *pool);
+
 /* --- provider.c, grow.c */
 int  grow_arena(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver);
 static inline bool provider_wants_fabric(const cenote_pool *pool) { return pool->config.options.handles == CENOTE_HANDLES_FABRIC; }

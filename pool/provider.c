@@ -83,12 +83,14 @@ bool provider_give_segment(cenote_pool *pool, struct arena *a, uint64_t at, uint
 
 /*
  * What a region that has left its heap stands on goes back to where it came from. The addresses leave the map first: they may be given
- * out again at once. False: neither the source nor the driver takes it; nothing changed.
+ * out again at once. If they are another region's already, that one has what is there. False: neither the source nor the driver takes it; nothing changed.
  */
 bool provider_give_back(cenote_pool *pool, struct region *r)
 {
-    addresses_remove(r);
-    bool segment = region_is_segment(r);
+    struct region *replaced;
+    bool is_here = addresses_remove(r), segment = region_is_segment(r);
+    if (!is_here)
+        return true;
     if (segment)
         watch_tell(pool, CENOTE_UNMAPPING, r->base, r->bytes);
     bool gone = segment ? provider_give_segment(pool, arena_of(pool, r->arena), r->base, r->bytes) :
@@ -96,6 +98,6 @@ bool provider_give_back(cenote_pool *pool, struct region *r)
     if (!gone && segment)
         watch_tell(pool, CENOTE_MAPPED, r->base, r->bytes);
     if (!gone)
-        addresses_add(r); /* its entries are still there: nothing has to be mapped for it */
+        addresses_add(r, &replaced); /* its entries are still there: nothing has to be mapped for it, and nothing else has come to lie there */
     return gone;
 }

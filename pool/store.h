@@ -45,6 +45,7 @@ cenote_pool *pool_lock_of(const void *address, struct block_ref *w);
 enum lookup pool_locate(cenote_pool *pool, uint64_t at, struct block_ref *w);
 void pool_give(cenote_pool *pool, const struct block_ref *w, tick freed);
 void pool_settle(cenote_pool *pool);
+uint32_t pool_end_block(cenote_pool *pool, const struct block_ref *w);
 uint64_t pool_reuse_last_freed(cenote_pool *pool, struct arena *a, const struct request *q);
 enum fit pool_try(cenote_pool *pool, struct arena *a, const struct requester *who, const struct request *q, bool slide, struct place *place,
                   uint64_t *at);

@@ -5,6 +5,9 @@
  * Regions of pages fill whole granules; segments need not, so that several may meet in one: they are chained in rising order. A free
  * starts here, before it knows which pool to lock; so entries are atomic, and region structures are never unmapped.
  *
+ * An address names one region. The driver gives addresses again only once nothing is there any more: a region that comes to lie on others takes their
+ * place, and they leave the map. So it is with segments of a context that the program has ended (pool/reset.c).
+ *
  * LOCKING: writers take the addresses lock; readers take none, unless they have to be certain.
  */
 #include "pool/core/addresses.h"
@@ -86,39 +89,62 @@ static void unchain(entry *e, struct region *r, uint64_t granule)
     first->shares_granule = next;
 }
 
-bool addresses_add(struct region *r)
+/* LOCKING: `writers`. */
+static struct region *first_in(uint64_t base, uint64_t bytes)
+{
+    for (uint64_t g = base >> GRANULE_SHIFT; g <= (base + bytes - 1) >> GRANULE_SHIFT; g++) {
+        entry *e = entry_at(g, false);
+        for (struct region *r = e ? atomic_load(e) : NULL; r && r->base < base + bytes; r = r->shares_granule)
+            if (base < region_end(r))
+                return r;
+    }
+    return NULL;
+}
+
+/* LOCKING: `writers`. */
+static void take_out(struct region *r)
+{
+    for (uint64_t g = r->base >> GRANULE_SHIFT; g <= (region_end(r) - 1) >> GRANULE_SHIFT; g++)
+        unchain(entry_at(g, false), r, g);
+    r->shares_granule = NULL; /* it may join again, and the one behind it may be gone by then */
+    atomic_store(&r->is_in_map, false);
+}
+
+bool addresses_add(struct region *r, struct region **replaced)
 {
     uint64_t from = r->base >> GRANULE_SHIFT, to = (region_end(r) - 1) >> GRANULE_SHIFT;
     bool room = true;
+    *replaced = NULL;
     lock_take(&writers);
     for (uint64_t g = from; g <= to && room; g++)
         room = entry_at(g, true) != NULL;
+    for (struct region *there; room && (there = first_in(r->base, r->bytes)); *replaced = there) {
+        take_out(there);
+        there->shares_granule = *replaced;
+    }
     for (uint64_t g = from; g <= to && room; g++)
         chain(entry_at(g, false), r);
+    atomic_store(&r->is_in_map, room);
     lock_give(&writers);
     return room;
 }
 
-bool addresses_are_taken(uint64_t base, uint64_t bytes)
+struct region *addresses_first_in(uint64_t base, uint64_t bytes)
 {
-    bool taken = false;
     lock_take(&writers);
-    for (uint64_t g = base >> GRANULE_SHIFT; g <= (base + bytes - 1) >> GRANULE_SHIFT && !taken; g++) {
-        entry *e = entry_at(g, false);
-        for (const struct region *r = e ? atomic_load(e) : NULL; r && r->base < base + bytes; r = r->shares_granule)
-            taken |= base < region_end(r);
-    }
+    struct region *r = first_in(base, bytes);
     lock_give(&writers);
-    return taken;
+    return r;
 }
 
-void addresses_remove(struct region *r)
+bool addresses_remove(struct region *r)
 {
     lock_take(&writers);
-    for (uint64_t g = r->base >> GRANULE_SHIFT; g <= (region_end(r) - 1) >> GRANULE_SHIFT; g++)
-        unchain(entry_at(g, false), r, g);
-    r->shares_granule = NULL; /* it may join again, and the one behind it may be gone by then */
+    bool was_there = atomic_load(&r->is_in_map);
+    if (was_there)
+        take_out(r);
     lock_give(&writers);
+    return was_there;
 }
 
 struct region *addresses_find(uint64_t at)

@@ -8,9 +8,10 @@
 struct region *addresses_new_region(void);
 void           addresses_free_region(struct region *r);
 
-bool           addresses_add(struct region *r);    /* false: no host memory, or addresses out of range */
-void           addresses_remove(struct region *r);
-bool           addresses_are_taken(uint64_t base, uint64_t bytes); /* does some region lie there? */
+/* False: no host memory, or addresses out of range. *replaced: those that lay there and have left the map, chained by `shares_granule`. */
+bool           addresses_add(struct region *r, struct region **replaced);
+bool           addresses_remove(struct region *r); /* false: another has replaced it */
+struct region *addresses_first_in(uint64_t base, uint64_t bytes); /* a region that lies there, the lowest one; NULL: none does */
 
 /*
  * A region that may hold the address, or NULL. To be sure look at its pool, take that pool's lock, and look at the region again. Without a

@@ -51,6 +51,7 @@ struct region {
     uint64_t top;                   /* addresses from here on are in no block and no free range */
     _Atomic(struct cenote_pool *) pool;   /* NULL: not in use. Readable without a lock, see addresses.h */
     _Atomic(struct region *) shares_granule;  /* the region that starts in the granule where this one ends; guarded by the addresses lock */
+    atomic_bool is_in_map;          /* its addresses name it, and no other has replaced it; the same */
 
     /* One bit per slot. */
     uint64_t *sole;                 /* maps a page that is mapped nowhere else and not being moved */

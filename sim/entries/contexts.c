@@ -114,8 +114,8 @@ CUresult context_release_primary(CUdevice device)
 }
 
 /*
- * It ends the context, and memory of the default pool. It releases the context for no caller: each that has retained it has to release it still. The
- * next to retain it finds a new one.
+ * It ends the context, and memory of the device's pools, which stay. It releases the context for no caller: each that has retained it has to release it
+ * still. The next to retain it finds a new one.
  */
 CUresult context_reset_primary(CUdevice device)
 {
@@ -124,7 +124,7 @@ CUresult context_reset_primary(CUdevice device)
     uint32_t number = model.devices[device].primary;
     CUresult result = context_is_alive(context_at(number)) ? stop(number) : CUDA_SUCCESS;
     if (!result)
-        pool_empty(pool_standard(device));
+        pools_empty(device);
     return result;
 }
 

@@ -211,7 +211,7 @@ CUresult pitch_alloc(CUdeviceptr *at, size_t *pitch, size_t width, size_t height
 #define NO_AREA (HOST_AREA + 1)         /* of managed memory without a preferred location */
 void     pools_reset(void);
 uint32_t pool_open(int area, enum residence residence, uint64_t most, bool decompresses);  /* 0: no more */
-void     pool_empty(uint32_t pool);                     /* its device is reset: all its memory goes */
+void     pools_empty(int device);                       /* that is reset: all memory of its pools goes, and they stay */
 void     pool_close(uint32_t pool);                     /* it ends with its last allocation */
 bool     pool_is_of(uint32_t pool, int area, enum residence residence);
 void     pools_synchronized(void);                      /* the device was waited for: give back what exceeds the thresholds */

@@ -372,12 +372,14 @@ void pool_close(uint32_t number)
     close_if_done(number);
 }
 
-void pool_empty(uint32_t number)
+void pools_empty(int device)
 {
     for (uint32_t i = allocation_next(0); i; i = allocation_next(i))
-        if (allocation_at(i)->kind == ALLOCATION_POOL && allocation_at(i)->pool == number)
+        if (allocation_at(i)->kind == ALLOCATION_POOL && pool_is_of(allocation_at(i)->pool, device, ON_DEVICE))
             finish(i);
-    trim(pool_at(number), 0);
+    for (uint32_t number = 1; number < pools.used; number++)
+        if (slots_is_live(&pools, number) && pool_is_of(number, device, ON_DEVICE))
+            trim(pool_at(number), 0);
 }
 
 CUresult pool_trim(CUmemoryPool pool, size_t keep)

@@ -225,7 +225,7 @@ static void copy_pending(struct snapshot *s, struct look *look)
         if (!u->waits)
             continue;
         const struct lane *lane = lane_of(pool, u->lane);
-        struct block_ref w = {.region = addresses_find_for_certain(u->at)};
+        struct block_ref w = {.region = region_of(&pool->store.pages, u->region)};
         pool_locate(pool, u->at, &w);
         struct wait_copy *copy = next(s, PART_WAITS, sizeof *copy);
         if (copy)

@@ -18,13 +18,13 @@ static uint32_t region_count;
 /* NULL when the map would not take it. */
 static struct region *add(uint64_t base, uint64_t bytes)
 {
-    struct region *r = addresses_new_region();
+    struct region *replaced, *r = addresses_new_region();
     if (!r)
         return NULL;
     r->base = base;
     r->bytes = bytes;
     r->shares_granule = NULL;
-    if (!addresses_add(r)) {
+    if (!addresses_add(r, &replaced)) {
         addresses_free_region(r);
         return NULL;
     }
@@ -111,12 +111,12 @@ CASE(a_region_over_two_leaves_of_the_map)
  */
 CASE(a_neighbour_goes_while_a_segment_is_refused)
 {
-    struct region *kept = add(BASE + GRANULE / 4, 512);
+    struct region *kept = add(BASE + GRANULE / 4, 512), *replaced;
     REQUIRE(kept && add(BASE + GRANULE / 2, 512));
     addresses_remove(kept);
     drop(1);
     struct region *elsewhere = add(BASE - GRANULE, 512); /* in the structure of the neighbour */
-    REQUIRE(addresses_add(kept));
+    REQUIRE(addresses_add(kept, &replaced));
     REQUIRE(elsewhere && add(BASE + GRANULE * 3 / 4, 512));
     EXPECT(edges_are_right());
     drop(1);
@@ -258,15 +258,15 @@ CASE(what_is_taken)
 {
     uint64_t kib = 1024;
     REQUIRE(add(BASE + 100 * kib, 100 * kib) && add(BASE + 300 * kib, 5 * GRANULE));
-    EXPECT(!addresses_are_taken(BASE, 100 * kib)); /* ends where it begins */
-    EXPECT(addresses_are_taken(BASE, 100 * kib + 1));
-    EXPECT(addresses_are_taken(BASE + 150 * kib, 1));
-    EXPECT(!addresses_are_taken(BASE + 200 * kib, 100 * kib)); /* between the two */
-    EXPECT(addresses_are_taken(BASE + 200 * kib, 100 * kib + 1));
-    EXPECT(addresses_are_taken(BASE + 3 * GRANULE, 2 * GRANULE));
-    EXPECT(addresses_are_taken(BASE + 4 * GRANULE, 9 * GRANULE));
-    EXPECT(!addresses_are_taken(BASE + 300 * kib + 5 * GRANULE, 20 * GRANULE));
-    EXPECT(!addresses_are_taken(BASE - 100 * GRANULE, 100 * GRANULE));
+    EXPECT(!addresses_first_in(BASE, 100 * kib)); /* ends where it begins */
+    EXPECT(addresses_first_in(BASE, 100 * kib + 1));
+    EXPECT(addresses_first_in(BASE + 150 * kib, 1));
+    EXPECT(!addresses_first_in(BASE + 200 * kib, 100 * kib)); /* between the two */
+    EXPECT(addresses_first_in(BASE + 200 * kib, 100 * kib + 1));
+    EXPECT(addresses_first_in(BASE + 3 * GRANULE, 2 * GRANULE));
+    EXPECT(addresses_first_in(BASE + 4 * GRANULE, 9 * GRANULE));
+    EXPECT(!addresses_first_in(BASE + 300 * kib + 5 * GRANULE, 20 * GRANULE));
+    EXPECT(!addresses_first_in(BASE - 100 * GRANULE, 100 * GRANULE));
     drop_all();
 }
 

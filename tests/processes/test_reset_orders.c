@@ -3,6 +3,9 @@
  * just before the next pool of the device opens. In between the programs do what a reset has to leave whole: blocks of the other device, blocks
  * that the other device's kernels read by a grant or that streams there use, and captures. Contents and the books of the simulated driver judge.
  *
+ * Blocks of a context that has ended are freed or left to the end of their pool. Those in segments are all left: the driver gives their addresses
+ * again, to whichever device.
+ *
  * A seed makes a program, in a process of its own, on one thread. What resets do to the calls of other threads: test_reset.c.
  */
 #include "tests/processes/process.h"
@@ -22,7 +25,8 @@ static struct side {
     bool         is_granted;    /* to the other side's context */
     struct held  held[HELD];    /* of `pool` */
     cenote_pool *gone[GONE];
-    void        *left[GONE];    /* a block of it that was live */
+    bool         has_lost[GONE]; /* live blocks */
+    void        *left[GONE];    /* one of them, which can be freed */
 } sides[2];
 
 static uint64_t random_state;
@@ -51,13 +55,15 @@ static void destroy_gone(int d, int i)
     struct side *s = &sides[d];
     if (!s->gone[i])
         return;
-    if (s->left[i]) {
+    if (s->has_lost[i] && draw(2)) {
         void *more = NULL;
         EXPECT_EQ(cenote_alloc(s->gone[i], 90 * MIB, NULL, &more), CENOTE_DEVICE_LOST);
-        DONE(cenote_free(s->left[i]));
     }
+    if (s->left[i] && draw(2))
+        DONE(cenote_free(s->left[i]));
     DONE(cenote_pool_destroy(s->gone[i]));
     s->gone[i] = s->left[i] = NULL;
+    s->has_lost[i] = false;
 }
 
 /* Those of earlier contexts have to go before. */
@@ -128,24 +134,42 @@ static void capture(int d)
     DONE(cuGraphDestroy(graph));
 }
 
-/* All its blocks are over. The pool goes at once, or later. */
-static void end_pool(int d, bool waits)
+static void forget_pool(struct side *s)
+{
+    for (int i = 0; i < HELD; i++)
+        s->held[i].at = NULL;
+    s->pool = NULL;
+    s->is_granted = false;
+}
+
+static void end_pool(int d)
+{
+    struct side *s = &sides[d];
+    for (int i = 0; i < HELD; i++)
+        DONE(cenote_free(s->held[i].at));
+    if (s->pool)
+        DONE(cenote_pool_destroy(s->pool));
+    forget_pool(s);
+}
+
+/* The context has ended. The pool goes at once, or later. */
+static void end_pool_that_is_lost(int d, bool waits)
 {
     struct side *s = &sides[d];
     int slot = (int)draw(GONE);
+    bool frees = provider == CENOTE_VMM;
     if (!s->pool)
         return;
     destroy_gone(d, slot);
     for (int i = 0; i < HELD; i++) {
-        if (s->held[i].at && waits && !s->left[slot])
+        s->has_lost[slot] |= s->held[i].at != NULL;
+        if (frees && s->held[i].at && !s->left[slot])
             s->left[slot] = s->held[i].at;
-        else if (s->held[i].at)
+        else if (frees && draw(2))
             DONE(cenote_free(s->held[i].at));
-        s->held[i].at = NULL;
     }
     s->gone[slot] = s->pool;
-    s->pool = NULL;
-    s->is_granted = false;
+    forget_pool(s);
     if (!waits)
         destroy_gone(d, slot);
 }
@@ -159,12 +183,12 @@ static void reset(int d)
         DONE(cuCtxSynchronize());
     }
     if (when == 0)
-        end_pool(d, false);
+        end_pool(d);
     DONE(cuDevicePrimaryCtxReset(d));
     if (when == 1)
-        end_pool(d, false);
+        end_pool_that_is_lost(d, false);
     begin(d);
-    end_pool(d, provider == CENOTE_VMM); /* addresses of segments the driver gives again, to whichever device: blocks there go at once */
+    end_pool_that_is_lost(d, true);
     sides[1 - d].is_granted = false;
 }
 
