@@ -88,7 +88,7 @@ struct use {                        /* one stream that may be using a block, or 
     uint64_t stream;                /* its key; 0: a stream that is not known by more than its handle */
     uint64_t freed;                 /* number of the free of its block, from 1; 0: the block is live */
     CUevent  event;                 /* NULL: of the whole device */
-    int      device;
+    struct device *device;          /* in whose context it was noted: with that it is over */
     bool     busy;                  /* a thread records in it or asks after it: for no other */
     bool     captured;              /* of the whole device: counted in `captured` of the host */
     bool     is_swept;              /* of the whole device: a sweep is enough to say that the device is done */
@@ -104,6 +104,7 @@ struct reach {                      /* of work that has no event */
 struct spare_events { CUevent event[EVENTS_MAX]; uint32_t count; };
 
 struct sweep {                      /* of one device; `walking` */
+    const struct device *of;        /* in its context */
     CUevent  event[SWEEP_MAX];
     uint32_t count;                 /* 0: none is due */
     uint64_t covers;                /* blocks freed up to this one, when it is done */
@@ -140,7 +141,7 @@ struct host {
     uint64_t opened;                /* ns */
     struct topology *topology;
     int      nodes;
-    struct device *_Atomic devices[DEVICES_MAX];
+    struct device *_Atomic devices[DEVICES_MAX]; /* another one when the context has ended, and nothing is registered there any more */
     atomic_int reset;               /* device that the program has reset, and with it what was registered there, + 1; 0: none */
     atomic_int near_node[DEVICES_MAX];      /* node + 1, 0: not asked yet */
 
@@ -264,7 +265,7 @@ static inline struct thread *thread_mine(struct host *h)
 int  uses_note(struct host *h, uint64_t at, int device, CUstream stream);
 void use_give(struct host *h, uint32_t use);
 void use_set_captured(struct host *h, struct use *u, bool captured);
-bool use_event_keep(struct host *h, int device, CUevent event);
+bool use_event_keep(struct host *h, const struct device *d, CUevent event);
 void use_event_drop(const struct device *d, CUevent event);
 
 /* --- pending.c */

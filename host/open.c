@@ -260,27 +260,54 @@ int cenote_host_close(void)
 
 /* --------------------------------------------------------------------------------------------------------------------- devices */
 
+static int make_room_for_events(struct host *h, int ordinal, const struct device *d)
+{
+    if (!h->events[ordinal])
+        h->events[ordinal] = memory_map(sizeof(*h->events[ordinal]));
+    if (!h->sweeps[ordinal])
+        h->sweeps[ordinal] = memory_map(sizeof(*h->sweeps[ordinal]));
+    if (!h->events[ordinal] || !h->sweeps[ordinal])
+        return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for bookkeeping");
+    lock_take(&h->lock);
+    h->events[ordinal]->count = 0; /* those of a context that has ended have ended, too */
+    lock_give(&h->lock);
+    return d->driver->cuMemHostRegister && d->driver->cuMemHostUnregister ? CENOTE_OK
+           : error_set(CENOTE_DRIVER_TOO_OLD, 0, "the CUDA driver lacks cuMemHostRegister");
+}
+
+/* LOCKING: `host_opening`. NULL: it cannot be opened. */
+static struct device *open_device(struct host *h, int ordinal, int *error)
+{
+    struct device *before = atomic_load(&h->devices[ordinal]), *d = device_open(ordinal, error);
+    if (d && (*error = make_room_for_events(h, ordinal, d))) {
+        device_close(d);
+        d = NULL;
+    }
+    if (!d)
+        return NULL;
+    atomic_store_explicit(&h->devices[ordinal], d, memory_order_release);
+    if (before)
+        device_close(before); /* uses and other threads may name it still */
+    return d;
+}
+
+/* Its context has ended, and nothing that was registered there is left. */
+static bool is_over(struct host *h, struct device *d)
+{
+    return device_was_reset(d) && !chunks_are_of(h, d);
+}
+
 struct device *host_device(struct host *h, int ordinal, int *error)
 {
-    struct device *d = ordinal >= 0 && ordinal < DEVICES_MAX ? atomic_load_explicit(&h->devices[ordinal], memory_order_acquire) : NULL;
-    if (d)
+    if (ordinal < 0 || ordinal >= DEVICES_MAX)
+        return device_open(ordinal, error); /* which says so */
+    struct device *d = atomic_load_explicit(&h->devices[ordinal], memory_order_acquire);
+    if (d && !is_over(h, d))
         return d;
     lock_take(&host_opening);
-    d = ordinal >= 0 && ordinal < DEVICES_MAX ? atomic_load(&h->devices[ordinal]) : NULL;
-    if (!d && (d = device_open(ordinal, error))) {
-        h->events[ordinal] = memory_map(sizeof(*h->events[ordinal]));
-        h->sweeps[ordinal] = memory_map(sizeof(*h->sweeps[ordinal]));
-        *error = !h->events[ordinal] || !h->sweeps[ordinal] ? error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for bookkeeping")
-                 : d->driver->cuMemHostRegister && d->driver->cuMemHostUnregister ? CENOTE_OK
-                 : error_set(CENOTE_DRIVER_TOO_OLD, 0, "the CUDA driver lacks cuMemHostRegister");
-        if (*error) {
-            memory_unmap(h->events[ordinal], sizeof(*h->events[ordinal]));
-            memory_unmap(h->sweeps[ordinal], sizeof(*h->sweeps[ordinal]));
-            device_close(d);
-            d = NULL;
-        }
-        atomic_store_explicit(&h->devices[ordinal], d, memory_order_release);
-    }
+    d = atomic_load(&h->devices[ordinal]);
+    if (!d || is_over(h, d))
+        d = open_device(h, ordinal, error);
     lock_give(&host_opening);
     return d;
 }

@@ -44,7 +44,7 @@ static bool use_is_done(struct host *h, const struct use *u)
 {
     if (!u->event && !u->is_swept)
         return false;
-    struct device *d = atomic_load(&h->devices[u->device]);
+    struct device *d = u->device;
     bool inside = device_enter(d) == CUDA_SUCCESS;
     bool done = inside ? u->event ? d->driver->cuEventQuery(u->event) == CUDA_SUCCESS : sweep_is_done(h, d, u->freed) : host_was_reset(h, d);
     device_leave(d);
@@ -91,7 +91,7 @@ static void drop_spent(struct host *h, uint32_t use)
 {
     while (use) {
         const struct use u = *use_at(h, use);
-        struct device *d = atomic_load(&h->devices[u.device]);
+        struct device *d = u.device;
         if (!device_enter(d))
             use_event_drop(d, u.event);
         device_leave(d);
@@ -177,7 +177,7 @@ static CUresult wait_for_devices(struct host *h)
 /* LOCKING: `walking`. */
 static CUresult wait_for_use(struct host *h, const struct use *u)
 {
-    struct device *d = atomic_load(&h->devices[u->device]);
+    struct device *d = u->device;
     CUevent event;
     CUresult result = device_enter(d);
     if (!result && u->event)
@@ -243,15 +243,14 @@ void uses_close(struct host *h)
 {
     for (int i = 0; i < DEVICES_MAX; i++) {
         struct device *d = atomic_load(&h->devices[i]);
-        if (!d)
-            continue;
-        bool inside = device_enter(d) == CUDA_SUCCESS;
+        bool inside = d && device_enter(d) == CUDA_SUCCESS;
         while (inside && h->events[i]->count)
             use_event_drop(d, h->events[i]->event[--h->events[i]->count]);
         if (inside)
             sweep_close(h, d);
-        device_leave(d);
-        memory_unmap(h->events[i], sizeof(*h->events[i]));
+        if (d)
+            device_leave(d);
+        memory_unmap(h->events[i], sizeof(*h->events[i])); /* they may be there without the device */
         memory_unmap(h->sweeps[i], sizeof(*h->sweeps[i]));
     }
 }

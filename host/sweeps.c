@@ -21,6 +21,16 @@ static void drop_events(struct device *d, struct sweep *s)
         use_event_drop(d, s->event[--s->count]);
 }
 
+/* What was due in a context that has ended says nothing of the next one. */
+static struct sweep *sweep_of(struct host *h, const struct device *d)
+{
+    struct sweep *s = h->sweeps[d->ordinal];
+    if (s->of != d)
+        s->count = 0, s->done = 0;
+    s->of = d;
+    return s;
+}
+
 /* Without gaps, or not at all. */
 static CUresult begin(struct host *h, struct device *d, struct sweep *s)
 {
@@ -53,7 +63,7 @@ static CUresult look(struct device *d, struct sweep *s)
 /* Is the device done with what replays may have read before that block was freed? */
 bool sweep_is_done(struct host *h, struct device *d, uint64_t freed)
 {
-    struct sweep *s = h->sweeps[d->ordinal];
+    struct sweep *s = sweep_of(h, d);
     CUresult result = CUDA_SUCCESS;
     while (!result && s->done < freed)
         result = s->count || !(result = begin(h, d, s)) ? look(d, s) : result;
@@ -70,5 +80,5 @@ CUevent sweep_awaits(struct host *h, struct device *d, uint64_t freed)
 /* Nothing is pending. */
 void sweep_close(struct host *h, struct device *d)
 {
-    drop_events(d, h->sweeps[d->ordinal]);
+    drop_events(d, sweep_of(h, d));
 }

@@ -80,10 +80,12 @@ static CUevent event_take(struct host *h, const struct device *d)
 }
 
 /* LOCKING: `lock`. False: there are enough. */
-bool use_event_keep(struct host *h, int device, CUevent event)
+bool use_event_keep(struct host *h, const struct device *d, CUevent event)
 {
-    struct spare_events *spare = h->events[device];
+    struct spare_events *spare = h->events[d->ordinal];
     bool room = spare->count < EVENTS_MAX;
+    if (atomic_load(&d->was_reset))
+        return true; /* it has ended with its context */
     if (room)
         spare->event[spare->count++] = event;
     return room;
@@ -112,22 +114,22 @@ static bool set_first(struct host *h, uint64_t at, uint32_t use)
 }
 
 /* That no other thread is at. 0: there is none. */
-static uint32_t find(struct host *h, uint64_t at, int device, uint64_t key)
+static uint32_t find(struct host *h, uint64_t at, const struct device *d, uint64_t key)
 {
     uint32_t use = first_of(h, at);
-    while (use && (use_at(h, use)->device != device || use_at(h, use)->stream != key || use_at(h, use)->busy))
+    while (use && (use_at(h, use)->device != d || use_at(h, use)->stream != key || use_at(h, use)->busy))
         use = use_at(h, use)->next;
     return use;
 }
 
-static uint32_t add(struct host *h, uint64_t at, int device, uint64_t key)
+static uint32_t add(struct host *h, uint64_t at, struct device *d, uint64_t key)
 {
     uint32_t use = table_take(&h->uses);
     if (h->uses.used > h->few_uses && 2 * h->uses.free_count < h->uses.used)
         atomic_store_explicit(&h->uses_are_short, true, memory_order_relaxed);
     if (!use)
         return 0;
-    *use_at(h, use) = (struct use){.at = at, .stream = key, .device = device, .next = first_of(h, at)};
+    *use_at(h, use) = (struct use){.at = at, .stream = key, .device = d, .next = first_of(h, at)};
     if (set_first(h, at, use))
         return use;
     table_give(&h->uses, use);
@@ -162,15 +164,15 @@ void use_set_captured(struct host *h, struct use *u, bool captured)
 }
 
 /* What has no event becomes part of the use of the whole device. `use`: its own until now; 0: none. False: no memory. */
-static bool fold(struct host *h, uint64_t at, int device, uint32_t use, struct reach reach)
+static bool fold(struct host *h, uint64_t at, struct device *d, uint32_t use, struct reach reach)
 {
-    uint32_t whole = find(h, at, device, WHOLE_DEVICE);
+    uint32_t whole = find(h, at, d, WHOLE_DEVICE);
     bool is_new = !whole;
     if (is_new && use) {
         whole = use;
         use_at(h, use)->stream = WHOLE_DEVICE;
     } else if (is_new) {
-        whole = add(h, at, device, WHOLE_DEVICE);
+        whole = add(h, at, d, WHOLE_DEVICE);
     } else if (use && take_out(h, use)) {
         use_give(h, use);
     }
@@ -184,10 +186,10 @@ static bool fold(struct host *h, uint64_t at, int device, uint32_t use, struct r
 
 /* --------------------------------------------------------------------------------------------------------------- what is noted */
 
-static bool note_whole(struct host *h, uint64_t at, int device, struct reach reach)
+static bool note_whole(struct host *h, uint64_t at, struct device *d, struct reach reach)
 {
     lock_take(&h->lock);
-    bool noted = fold(h, at, device, 0, reach);
+    bool noted = fold(h, at, d, 0, reach);
     lock_give(&h->lock);
     return noted;
 }
@@ -204,10 +206,10 @@ static bool is_no_stream(CUresult result)
 }
 
 /* An event was refused, or moving it was. A stream of another context is not noted: it had no event before. LOCKING: `lock`. */
-static void end_without_event(struct host *h, const struct device *d, CUstream stream, uint32_t use, bool is_noted)
+static void end_without_event(struct host *h, struct device *d, CUstream stream, uint32_t use, bool is_noted)
 {
     if (is_noted)
-        fold(h, use_at(h, use)->at, d->ordinal, use, (struct reach){.is_swept = is_swept(d, stream)});
+        fold(h, use_at(h, use)->at, d, use, (struct reach){.is_swept = is_swept(d, stream)});
     else if (take_out(h, use))
         use_give(h, use);
 }
@@ -217,9 +219,9 @@ static bool note_event(struct host *h, struct device *d, uint64_t at, CUstream s
 {
     uint64_t key = stream_key(d->driver, stream);
     lock_take(&h->lock);
-    uint32_t use = key ? find(h, at, d->ordinal, key) : 0;
+    uint32_t use = key ? find(h, at, d, key) : 0;
     if (!use)
-        use = add(h, at, d->ordinal, key);
+        use = add(h, at, d, key);
     CUevent event = use ? use_at(h, use)->event : NULL;
     if (use)
         use_at(h, use)->busy = true;
@@ -251,7 +253,7 @@ static bool note(struct host *h, struct device *d, uint64_t at, CUstream stream,
         return true;
     struct reach reach = {.is_swept = !*result || is_swept(d, stream), .is_captured = true};
     *result = driver_result_is_sticky(*result) ? *result : CUDA_SUCCESS;
-    return note_whole(h, at, d->ordinal, reach);
+    return note_whole(h, at, d, reach);
 }
 
 /* ------------------------------------------------------------------------------------------------------------ uses that are done */
@@ -271,15 +273,15 @@ static uint32_t next_look(struct host *h)
 static void look_at(struct host *h, uint32_t use)
 {
     struct use *u = use_at(h, use);
-    struct device *d = atomic_load(&h->devices[u->device]);
+    struct device *d = u->device;
     CUevent event = u->event;
-    bool done = device_enter(d) == CUDA_SUCCESS && d->driver->cuEventQuery(event) == CUDA_SUCCESS;
+    bool done = device_enter(d) == CUDA_SUCCESS ? d->driver->cuEventQuery(event) == CUDA_SUCCESS : host_was_reset(h, d);
     lock_take(&h->lock);
     u->busy = false;
     done = done && take_out(h, use);
     if (done)
         use_give(h, use);
-    bool drops = done && !use_event_keep(h, d->ordinal, event);
+    bool drops = done && !use_event_keep(h, d, event);
     lock_give(&h->lock);
     if (drops)
         use_event_drop(d, event);
@@ -323,7 +325,7 @@ int uses_note(struct host *h, uint64_t at, int device, CUstream stream)
     bool is_named = !result && !part;
     result = device_enter(d);
     bool was_reset = result && host_was_reset(h, d);
-    bool noted = was_reset || (result || !is_named ? note_whole(h, at, device, (struct reach){.is_swept = false}) : note(h, d, at, stream, &result));
+    bool noted = was_reset || (result || !is_named ? note_whole(h, at, d, (struct reach){.is_swept = false}) : note(h, d, at, stream, &result));
     device_leave(d);
     if (atomic_load_explicit(&h->uses_are_short, memory_order_relaxed) && atomic_exchange(&h->uses_are_short, false))
         look_for_done(h);
