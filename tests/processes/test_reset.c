@@ -38,7 +38,7 @@ static void reset(void)
         scene.stream[i] = NULL;
 }
 
-/* The answer to all that wants something of the device; what is bookkeeping goes on. */
+/* The answer to all that wants something of the device; what is bookkeeping goes on. Blocks outlive a context that is lost, and not one that has ended. */
 static void expect_lost(const char *words)
 {
     void *block = NULL;
@@ -48,7 +48,6 @@ static void expect_lost(const char *words)
     EXPECT(!block);
     EXPECT_EQ(cenote_alloc(scene.pool, 512, scene.stream[A], &block), CENOTE_DEVICE_LOST); /* lost is lost, also where the driver is not needed */
     EXPECT_EQ(cenote_pool_trim(scene.pool, 0, 0), CENOTE_DEVICE_LOST);
-    EXPECT_EQ(cenote_pool_destroy(scene.pool), CENOTE_BUSY);
     EXPECT_EQ(scene_stats(scene.pool).requested.current, stats.requested.current);
     DONE(cenote_pool_check(scene.pool));
     for (int i = 0; i < 3; i++)
@@ -116,6 +115,109 @@ ENDS_WITH(a_reset_and_a_new_context_under_live_pools, 0)
     }
 }
 
+/* Blocks of all kinds, uses and pins are over with the context: the program need not know of them any more. */
+static void leave_everything(void)
+{
+    cenote_group *group = NULL;
+    void *block;
+    DONE(cenote_group_create(scene.pool, "private", CENOTE_GROUP_PRIVATE, NULL, &group));
+    DONE(cenote_group_alloc(group, 3 * MIB, 512, scene.stream[A], &block));
+    for (size_t bytes = 1; bytes < 2 * MIB; bytes = 3 * bytes)
+        take_one(&scene, bytes);
+    take_one(&scene, 40 * MIB);
+    DONE(cenote_pin(live[1].at, live[1].bytes));
+    DONE(cenote_use(live[2].at, scene.stream[B]));
+    DONE(cenote_use(block, scene.stream[B]));
+    reset();
+    EXPECT_EQ(cenote_pool_destroy(scene.pool), CENOTE_BUSY); /* a group has a name in the program */
+    EXPECT(strstr(cenote_message(), "private"));
+    DONE(cenote_group_destroy(group));
+}
+
+ENDS_WITH(a_pool_of_a_reset_device_ends_with_its_blocks, 0)
+{
+    for (size_t i = 0; i < PROVIDERS; i++) {
+        open_provider(providers[i]);
+        leave_everything();
+        begin_anew();
+    }
+}
+
+#define THEIRS 24
+
+/*
+ * The driver gives the addresses of segments to the other device. They are its pool's then, whatever lay there before: live blocks, cached ones, and
+ * blocks that wait for a stream of that device.
+ */
+static void lose_addresses_to(cenote_pool *pool, cenote_group *group, CUstream stream)
+{
+    struct held theirs[THEIRS];
+    cenote_block found = {.pool = NULL};
+    void *more = NULL;
+    int count = 0;
+    while (count < THEIRS && found.pool != pool) {
+        void *block;
+        DONE(cenote_group_alloc(group, 8 * MIB, 512, stream, &block));
+        theirs[count++] = held_of(block, 8 * MIB, stream);
+        if (cenote_find(live[0].at, &found))
+            found.pool = NULL;
+    }
+    EXPECT_EQ(found.pool, pool);
+    EXPECT_EQ(cenote_alloc(scene.pool, 100, NULL, &more), CENOTE_DEVICE_LOST); /* though it has cached memory, and was not told of the reset */
+    EXPECT(cenote_free(live[0].at + 512) != CENOTE_OK);
+    scene_destroy_pool(&scene);
+    for (int i = 0; i < count; i++) {
+        DONE(cenote_find(theirs[i].at, &found));
+        EXPECT(found.pool == pool && found.start == theirs[i].at);
+        held_give(&theirs[i]);
+    }
+    DONE(cuStreamSynchronize(stream));
+    DONE(cenote_pool_check(pool));
+}
+
+static void on_the_other_device(unsigned provider, const cenote_source *source)
+{
+    CUcontext other;
+    CUstream stream;
+    cenote_pool *pool = NULL;
+    cenote_group *group = NULL;
+    cenote_options options = scene_options();
+    options.provider = provider;
+    DONE(cuDevicePrimaryCtxRetain(&other, 1));
+    DONE(cuCtxSetCurrent(other));
+    DONE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    DONE(cenote_pool_create(1, &options, &pool));
+    DONE(cenote_group_create(pool, "theirs", 0, source, &group));
+    DONE(sim_launch_wait(stream, MSEC));
+    DONE(cenote_use_on_device(live[2].at, 1, stream));
+    held_give(&live[2]);
+    EXPECT_EQ(scene_stats(scene.pool).pending_blocks, 1);
+    reset();
+    lose_addresses_to(pool, group, stream);
+    DONE(cenote_group_destroy(group));
+    DONE(cenote_pool_destroy(pool));
+    DONE(cuStreamDestroy(stream));
+    DONE(cuCtxSetCurrent(NULL));
+    DONE(cuDevicePrimaryCtxRelease(1));
+    DONE(cuDevicePrimaryCtxRelease(0));
+    EXPECT_EQ(sim_mismatches(), 0);
+    struct sim_books books;
+    sim_books(&books);
+    EXPECT_EQ(books.used + books.allocations + books.pools + books.events + books.contexts + books.violations, 0);
+    EXPECT_TEXT_EQ(sim_last_violation(), "");
+    scene_is_open = false;
+}
+
+ENDS_WITH(addresses_that_a_reset_has_freed_are_of_the_next_pool, 0)
+{
+    const cenote_source source = {take_source, give_source, NULL};
+    const unsigned segments[] = {CENOTE_PLAIN, CENOTE_ASYNC};
+    for (int i = 0; i < 4; i++) {
+        open_provider(segments[i / 2]);
+        on_the_other_device(segments[i / 2], i % 2 ? &source : NULL);
+    }
+}
+
 /* An error that nothing follows; after it CUDA allows a reset, and the process goes on. */
 ENDS_WITH(a_lost_context_and_then_a_reset, 0)
 {
@@ -134,6 +236,7 @@ ENDS_WITH(a_lost_context, 0)
     for (size_t i = 0; i < PROVIDERS; i++) {
         open_provider(providers[i]);
         sim_lose_context(0, CUDA_ERROR_LAUNCH_FAILED);
+        EXPECT_EQ(cenote_pool_destroy(scene.pool), CENOTE_BUSY); /* the device is not reset, and the blocks are live */
         expect_lost("CUDA_ERROR_LAUNCH_FAILED");
         scene_destroy_pool(&scene);
         scene_is_open = false;
