@@ -271,11 +271,15 @@ static struct place *open_place(CUdevice device, CUcontext context)
 
 /* --- closing */
 
-/* All blocks of the pool: the context that they are of ends. */
+/*
+ * All blocks of the pool: the context that they are of ends. If it has ended, the driver may have given addresses of segments to the pool of another
+ * device by now: such a block ends with its pool.
+ */
 static void free_everything(cenote_pool *pool)
 {
     size_t count = 0, room = 0;
     cenote_piece *pieces = NULL;
+    cenote_block block;
     while (!cenote_pool_pieces(pool, NULL, pieces, room, &count) && count > room) {
         cenote_piece *more = realloc(pieces, (room = 2 * count) * sizeof *more);
         if (!more)
@@ -283,8 +287,8 @@ static void free_everything(cenote_pool *pool)
         pieces = more;
     }
     for (size_t i = 0; i < count && i < room; i++)
-        if (pieces[i].state == CENOTE_PIECE_LIVE)
-            cenote_free((void *)(uintptr_t)pieces[i].address);
+        if (pieces[i].state == CENOTE_PIECE_LIVE && !cenote_find((void *)(uintptr_t)pieces[i].address, &block) && block.pool == pool)
+            cenote_free(block.start);
     free(pieces);
 }
 

@@ -6,12 +6,14 @@
 #include "tests/rounds.h"
 
 #define STEPS 60
-#define SEEDS 24
+#define SEEDS 12
 
 static CUcontext contexts[2];
 static CUstream  streams[2];
 static struct held held[2];
 static uint64_t random_state;
+static const char *const providers[] = {"provider:vmm", "provider:plain", "provider:async"};
+static const char *options;
 
 static uint64_t draw(uint64_t below)
 {
@@ -97,6 +99,7 @@ static void read_from(int d)
 
 static void program(void)
 {
+    setenv("CENOTE_CONF", options, 1);
     card_open(CAPACITY, 2);
     begin(0);
     begin(1);
@@ -123,13 +126,15 @@ static void program(void)
 
 CASE(programs_with_resets)
 {
-    for (int seed = 0; seed < rounds(SEEDS); seed++) {
-        random_state = (uint64_t)seed;
-        int status = status_of(program);
-        if (status)
-            fprintf(stderr, "seed %d\n", seed);
-        EXPECT_EQ(status, 0);
-    }
+    for (unsigned p = 0; p < sizeof providers / sizeof providers[0]; p++)
+        for (int seed = 0; seed < rounds(SEEDS); seed++) {
+            options = providers[p];
+            random_state = (uint64_t)seed;
+            int status = status_of(program);
+            if (status)
+                fprintf(stderr, "%s, seed %d\n", options, seed);
+            EXPECT_EQ(status, 0);
+        }
 }
 
 PRELOAD_MAIN("orders of resets")
