@@ -171,8 +171,8 @@ static CUresult push_context(struct device *d)
 }
 
 /*
- * Pools of a context that has ended stand in the way of others of the device: the driver may give their addresses again, and the program has still to
- * free the blocks there.
+ * Pools of a context that has ended stand in the way of others of the device: the program may still free the blocks there, whose addresses the driver
+ * may give again.
  */
 static bool is_replaceable(struct device *d)
 {

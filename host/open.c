@@ -1,6 +1,7 @@
 /*
  * open.c: pinned memory is opened once for the process, by the first block or by cenote_host_open, and closed by a caller that wants everything
- * back. It knows devices by their number: a device is opened when memory is first asked for near it, and its node is looked up then.
+ * back. It knows devices by their number: a device is opened when memory is first asked for near it, and its node is looked up then. A device that
+ * the program has reset is opened anew, in its next context, once nothing that was registered in the old one is left.
  *
  *             host_get, cenote_host_open                 cenote_host_close
  *     closed ----------------------------> host_opened ---------------------> closed

@@ -80,7 +80,7 @@ int pool_other_device(cenote_pool *pool, int ordinal, struct device **other)
     }
     lock_give(&pools_lock);
     if (!error && device_was_reset(*other))
-        error = error_set(CENOTE_DEVICE_LOST, 0, "the program has reset device %d: free the blocks of all pools there, and destroy these", ordinal);
+        error = error_set(CENOTE_DEVICE_LOST, 0, "the program has reset device %d: destroy all pools there first", ordinal);
     return error;
 }
 

@@ -83,7 +83,8 @@ bool provider_give_segment(cenote_pool *pool, struct arena *a, uint64_t at, uint
 
 /*
  * What a region that has left its heap stands on goes back to where it came from. The addresses leave the map first: they may be given
- * out again at once. If they are another region's already, that one has what is there. False: neither the source nor the driver takes it; nothing changed.
+ * out again at once. If they are another region's already, that one has what is there. False: neither the source nor the driver takes it; nothing
+ * changed.
  */
 bool provider_give_back(cenote_pool *pool, struct region *r)
 {

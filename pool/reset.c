@@ -1,14 +1,14 @@
 /*
- * reset.c: what a reset of the device, or another end of its context, does to the pools that were in it. That a context has ended is device.c's to see.
+ * reset.c: what an end of the context, mostly by a reset of the device, does to pools that were in it. Not how it is seen: driver/device.c.
  *
  *     a block: live ---> freed as ever: that is bookkeeping
  *                +-----> the driver gives its address again: calls with the address are about the block that lies there now
  *                +-----> cenote_pool_destroy: it ends with its pool
  *
- * Segments end with the context, and the driver gives their addresses again, to pools of other devices, too. What comes to lie there takes their place
- * in the map of addresses (addresses.c), so that no address is taken for one of a pool that has lost it. The program cannot free what lay there any
- * more, and need not: a pool of a context that has ended can be destroyed with live blocks. Pages belong to no context: they go back to the driver then,
- * and so does the driver's own pool. Nothing is asked of the driver for segments.
+ * Segments end with the context, and the driver gives their addresses again, to pools of other devices, too. What comes to lie there takes their
+ * place in the map of addresses (addresses.c), so that no address is taken for one of a pool that has lost it. The program cannot free what lay there
+ * any more, and need not: a pool of a context that has ended can be destroyed with live blocks. Pages belong to no context: they go back to the
+ * driver then, and so does the driver's own pool. Nothing is asked of the driver for segments.
  *
  * LOCKING: the pool's lock is taken here.
  */
@@ -94,7 +94,10 @@ static void end_pins(cenote_pool *pool, struct region *r, struct look *look)
     }
 }
 
-/* The context has ended. Blocks and pins are over, as if the program had ended them, and no more are handed out. LOCKING: none; the pool is `ending`. */
+/*
+ * The context has ended. Blocks and pins are over, as if the program had ended them, and no more are handed out. LOCKING: none; the pool is
+ * `ending`.
+ */
 void reset_end_blocks(cenote_pool *pool)
 {
     struct look look;

@@ -177,8 +177,9 @@ CENOTE_API int cenote_pool_create_in(cenote_context context, const cenote_option
 /*
  * Gives everything back. CENOTE_BUSY, and nothing happens, while blocks are live, groups exist, memory is pinned, a capture is open, or
  * another thread still allocates, frees, uses a block, retires a stream or destroys the pool; and if streams that may have been destroyed used memory
- * of it, see cenote_stream_retire. Captures count that are open on any pool of the device; where the caller keeps the context
- * (cenote_pool_create_in), those on pools in that context, because it may have to end. Other calls that come too late are CENOTE_INVALID.
+ * of it, see cenote_stream_retire. Where the program has reset the device, blocks and pins that are left end with the pool. Captures count that are
+ * open on any pool of the device; where the caller keeps the context (cenote_pool_create_in), those on pools in that context, because it may have to
+ * end. Other calls that come too late are CENOTE_INVALID.
  */
 CENOTE_API int cenote_pool_destroy(cenote_pool *pool);
 

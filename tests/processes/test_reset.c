@@ -38,7 +38,7 @@ static void reset(void)
         scene.stream[i] = NULL;
 }
 
-/* The answer to all that wants something of the device; what is bookkeeping goes on. Blocks outlive a context that is lost, and not one that has ended. */
+/* The answer to all that wants something of the device; what is bookkeeping goes on. */
 static void expect_lost(const char *words)
 {
     void *block = NULL;
