@@ -145,6 +145,14 @@ ENDS_WITH(a_pool_of_a_reset_device_ends_with_its_blocks, 0)
 
 #define THEIRS 24
 
+static unsigned told_unmapped; /* that a block is, of a pool that has lost it */
+
+static void watch(cenote_pool *pool, int change, void *address, size_t bytes, void *arg)
+{
+    (void)pool, (void)arg;
+    told_unmapped += change == CENOTE_UNMAPPING && (char *)address <= live[0].at && live[0].at < (char *)address + bytes;
+}
+
 /*
  * The driver gives the addresses of segments to the other device. They are its pool's then, whatever lay there before: live blocks, cached ones, and
  * blocks that wait for a stream of that device.
@@ -163,9 +171,10 @@ static void lose_addresses_to(cenote_pool *pool, cenote_group *group, CUstream s
             found.pool = NULL;
     }
     EXPECT_EQ(found.pool, pool);
-    EXPECT_EQ(cenote_alloc(scene.pool, 100, NULL, &more), CENOTE_DEVICE_LOST); /* though it has cached memory, and was not told of the reset */
+    EXPECT_EQ(cenote_alloc(scene.pool, 900 * KIB, NULL, &more), CENOTE_DEVICE_LOST); /* though it has cached memory, and has not noticed the reset */
     EXPECT(cenote_free(live[0].at + 512) != CENOTE_OK);
     scene_destroy_pool(&scene);
+    EXPECT_EQ(told_unmapped, 0); /* the addresses are mapped, for another */
     for (int i = 0; i < count; i++) {
         DONE(cenote_find(theirs[i].at, &found));
         EXPECT(found.pool == pool && found.start == theirs[i].at);
@@ -182,7 +191,11 @@ static void on_the_other_device(unsigned provider, const cenote_source *source)
     cenote_pool *pool = NULL;
     cenote_group *group = NULL;
     cenote_options options = scene_options();
+    void *block;
     options.provider = provider;
+    DONE(cenote_alloc(scene.pool, 900 * KIB, NULL, &block));
+    DONE(cenote_free(block)); /* cached */
+    DONE(cenote_pool_watch(scene.pool, watch, NULL));
     DONE(cuDevicePrimaryCtxRetain(&other, 1));
     DONE(cuCtxSetCurrent(other));
     DONE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
@@ -192,7 +205,11 @@ static void on_the_other_device(unsigned provider, const cenote_source *source)
     DONE(cenote_use_on_device(live[2].at, 1, stream));
     held_give(&live[2]);
     EXPECT_EQ(scene_stats(scene.pool).pending_blocks, 1);
+    DONE(cenote_alloc(pool, MIB, stream, &block)); /* the group gets other arenas than ours had */
+    DONE(cenote_free(block));
+    DONE(cenote_pool_trim(pool, 0, CENOTE_TRIM_WAIT));
     reset();
+    told_unmapped = 0;
     lose_addresses_to(pool, group, stream);
     DONE(cenote_group_destroy(group));
     DONE(cenote_pool_destroy(pool));
