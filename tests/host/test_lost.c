@@ -86,6 +86,7 @@ CASE(one_of_two_devices_is_reset)
 CASE(a_device_is_reset_that_has_registered_nothing)
 {
     struct scene scene;
+    struct sim_books books;
     CUcontext second;
     open_two(&scene, &second);
     void *other = take_near(1, 3 * MIB);
@@ -93,7 +94,16 @@ CASE(a_device_is_reset_that_has_registered_nothing)
     DONE(cuDevicePrimaryCtxReset(0));
     DONE(cenote_host_use(other, 0, NULL)); /* in the next context */
     DONE(cenote_host_free(other));
-    DONE(cenote_host_free(take_near(1, 20 * MIB)));
+    DONE(cenote_host_trim(UINT64_MAX, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(pinned_stats().pending_blocks, 0);
+    void *more[2] = {take_near(1, 20 * MIB), take_near(1, 3 * MIB)};
+    for (int i = 0; i < 2; i++)
+        DONE(cenote_host_use(more[i], 0, NULL)); /* by events of that one alone */
+    for (int i = 0; i < 2; i++)
+        DONE(cenote_host_free(more[i]));
+    sim_books(&books);
+    EXPECT_EQ(books.violations, 0);
+    EXPECT_TEXT_EQ(sim_last_violation(), "");
     DONE(cenote_host_free(take_near(0, 50 * MIB)));
     DONE(cenote_host_close());
     EXPECT_EQ(pinned_chunks(), 0);
@@ -109,11 +119,15 @@ static void use_everything(CUcontext *context)
     DONE(cuCtxSetCurrent(*context));
     DONE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     DONE(cenote_host_stream_set_immortal(0, stream));
-    char *done = take_near(0, 3000), *flying = take_near(0, 100 * KIB), *kept = take_near(0, 3 * MIB), *captured = take_near(0, 100 * KIB);
-    DONE(cenote_host_use(done, 0, stream));
-    DONE(cenote_host_free(done));
+    char *flying = take_near(0, 100 * KIB), *kept = take_near(0, 3 * MIB), *captured = take_near(0, 100 * KIB), *done[4];
+    for (int i = 0; i < 4; i++) {
+        done[i] = take_near(0, 3000);
+        DONE(cenote_host_use(done[i], 0, stream));
+    }
+    for (int i = 0; i < 4; i++)
+        DONE(cenote_host_free(done[i]));
     DONE(cenote_host_trim(UINT64_MAX, 0));
-    EXPECT_EQ(pinned_stats().pending_blocks, 0); /* its event is spare */
+    EXPECT_EQ(pinned_stats().pending_blocks, 0); /* their events are spare, more than are used next */
     DONE(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     DONE(cenote_host_use(captured, 0, stream));
     DONE(cuStreamEndCapture(stream, &graph));
