@@ -12,7 +12,8 @@
  *                           share_sweep v--+
  *
  * The last close waits for the device and takes the mapping away before it returns, because the exporter may free the memory then. During a
- * capture it is refused, and the import stays open. What the driver refuses to take back is offered by the next sweep.
+ * capture it is refused, and the import stays open. What the driver refuses to take back is offered by the next sweep. A reset of the device ends
+ * segments that were opened for it: nothing is asked of the driver for them. Pages stay mapped, and are taken down without a wait.
  *
  * LOCKING: `lock` guards the tables and which view is whose. A view that is new or being swept belongs to one thread, and driver calls
  * are made without the lock, inside the device. No question is asked over a socket inside the device.
@@ -66,6 +67,12 @@ static int no_books(void)
     return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for the books of an import");
 }
 
+/* With what was opened there, as the last call knows that entered it. */
+static bool has_ended(const struct device *device)
+{
+    return atomic_load(&device->was_reset);
+}
+
 /* ------------------------------------------------------------------------------------------------------------------ views come and go */
 
 /*
@@ -105,12 +112,15 @@ static void drop_view(uint32_t number)
 
 /*
  * CUDA_ERROR_NOT_READY: a capture is open, nothing may be taken down (rule 5) but what has to go with its context. Otherwise none begins before the
- * caller leaves. LOCKING: inside.
+ * caller leaves. In a context that has ended nothing runs. `result`: of entering. LOCKING: inside.
  */
-static CUresult settle(struct device *device, bool in_use)
+static CUresult settle(struct device *device, CUresult result, bool in_use)
 {
     bool whole;
-    CUresult result = in_use ? device_wait(device, &whole) : CUDA_SUCCESS;
+    if (has_ended(device))
+        return CUDA_SUCCESS;
+    if (!result && in_use)
+        result = device_wait(device, &whole);
     return !result && device_bars_end(device) ? CUDA_ERROR_NOT_READY : result;
 }
 
@@ -119,7 +129,7 @@ static CUresult take_down(struct view *v)
 {
     const struct driver *t = v->device->driver;
     CUresult result = CUDA_SUCCESS;
-    if (v->mapped)
+    if (v->mapped && (v->shift || !has_ended(v->device)))
         result = v->shift ? t->cuMemUnmap(v->base, v->mapped << v->shift) : t->cuIpcCloseMemHandle(v->base);
     if (result)
         return result;
@@ -168,7 +178,7 @@ void share_sweep(void)
     for (uint32_t number = 0; (number = claim_idle(number));) {
         struct view *v = view_at(number);
         struct device *device = v->device;
-        bool gone = !device_enter(device) && !settle(device, v->whole) && !take_down(v);
+        bool gone = !settle(device, device_enter(device), v->whole) && !take_down(v);
         device_leave(device);
         end_sweep(number, gone);
     }
@@ -242,7 +252,17 @@ static int open_segment(struct view *v, CUipcMemHandle segment)
     return result ? refused(result, "opening memory of") : CENOTE_OK;
 }
 
-/* The address is the program's until it closes it, and others find the view. */
+/* All its uses. LOCKING: the lock. */
+static void end_import(uint32_t number)
+{
+    struct import *import = import_at(number);
+    for (; import->count; import->count--)
+        drop_view(import->view);
+    index_remove(&by_address, key_of_address(import->at));
+    table_give(&imports, number);
+}
+
+/* The address is the program's until it closes it, and others find the view. An import that a reset has ended has it no more. */
 static int hand_out(const struct import *like, void **address)
 {
     uint32_t view = like->view;
@@ -251,6 +271,10 @@ static int hand_out(const struct import *like, void **address)
     struct view *v = view_at(view);
     uint64_t key = key_of_address(at);
     uint32_t number = index_find(&by_address, key);
+    if (number && has_ended(view_at(import_at(number)->view)->device)) {
+        end_import(number);
+        number = 0;
+    }
     if (!number && index_reserve(&by_address, 1) && index_reserve(&by_identity, 1) && (number = table_take(&imports))) {
         index_add(&by_address, key, number);
         *import_at(number) = *like;
@@ -385,8 +409,7 @@ static int close_last(struct closing *c)
     struct device *device = open_once_more(c->device);
     if (!device) /* another thread has just closed the last */
         return error_set(CENOTE_NOT_OURS, 0, "the import has ended");
-    CUresult result = device_enter(device);
-    result = result ? result : settle(device, true);
+    CUresult result = settle(device, device_enter(device), true);
     bool busy = result == CUDA_ERROR_NOT_READY;
     if (!busy)
         close_use(c, true);
@@ -447,13 +470,8 @@ void share_end_imports(const cenote_pool *pool)
 {
     lock_take(&lock);
     for (uint32_t i = 1; imports.items && i < imports.used; i++) {
-        struct import *import = import_at(i);
-        if (!import->count || import->pool != pool)
-            continue;
-        for (; import->count; import->count--)
-            drop_view(import->view);
-        index_remove(&by_address, key_of_address(import->at));
-        table_give(&imports, i);
+        if (import_at(i)->count && import_at(i)->pool == pool)
+            end_import(i);
     }
     lock_give(&lock);
     share_sweep();

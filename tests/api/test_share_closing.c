@@ -162,6 +162,47 @@ CASE(a_close_where_captures_are_not_announced)
     close_pair(&p);
 }
 
+/*
+ * A reset ends segments that were opened, and leaves pages mapped. What was imported can be closed all the same, and imported again: also at the same
+ * address, which is the next import's then.
+ */
+static void over_a_reset(unsigned provider, bool closes_first)
+{
+    struct pair p;
+    cenote_share share;
+    uint64_t there;
+    void *here, *again;
+    open_pair_with(&p, provider);
+    DONE(other_take(&p.other, 5 * MIB, 7, &share, &there));
+    DONE(import(&share, &here));
+    DONE(cuDevicePrimaryCtxReset(0));
+    for (int i = 0; i < SCENE_STREAMS; i++)
+        p.scene.stream[i] = NULL;
+    scene_destroy_pool(&p.scene);
+    if (closes_first)
+        DONE(cenote_import_close(here));
+    EXPECT(!closes_first || books().mappings == 0);
+    DONE(cuDevicePrimaryCtxRetain(&p.scene.context, 0));
+    DONE(cuDevicePrimaryCtxRelease(0)); /* the scene's is there still */
+    DONE(import(&share, &again));
+    EXPECT_EQ(differ(again, 7, 5 * MIB), 0);
+    DONE(cenote_import_close(again));
+    if (!closes_first && again != here)
+        DONE(cenote_import_close(here));
+    EXPECT(cenote_import_close(again) != CENOTE_OK);
+    EXPECT_EQ(books().mappings + books().reservations + books().allocations, 0);
+    DONE(other_give(&p.other, there));
+    close_pair(&p);
+}
+
+CASE(imports_outlive_a_reset_of_their_device)
+{
+    over_a_reset(CENOTE_VMM, true);
+    over_a_reset(CENOTE_VMM, false);
+    over_a_reset(CENOTE_PLAIN, true);
+    over_a_reset(CENOTE_PLAIN, false);
+}
+
 /* It is imported for two pools: it stays until the first of them goes, however often it was closed, and goes with that one. */
 CASE(an_import_ends_with_its_pool)
 {
