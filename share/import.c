@@ -469,10 +469,9 @@ int cenote_import_range(const void *address, void **start, size_t *size)
 void share_end_imports(const cenote_pool *pool)
 {
     lock_take(&lock);
-    for (uint32_t i = 1; imports.items && i < imports.used; i++) {
+    for (uint32_t i = 1; imports.items && i < imports.used; i++)
         if (import_at(i)->count && import_at(i)->pool == pool)
             end_import(i);
-    }
     lock_give(&lock);
     share_sweep();
 }
