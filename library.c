@@ -310,7 +310,7 @@ static int may_be_destroyed(cenote_pool *pool)
                          pool->config.device->ordinal);
     if (device_bars_end(pool->config.device))
         return error_set(CENOTE_BUSY, 0, "a capture is open on device %d: nothing may be given back meanwhile", pool->config.device->ordinal);
-    bool was_reset = atomic_load(&pool->config.device->was_reset); /* then blocks and pins end with the pool: reset.c */
+    bool was_reset = atomic_load(&pool->config.device->was_reset); /* then blocks and pins end with the pool: end_blocks.c */
     if (pool->groups.pins && !was_reset)
         return error_set(CENOTE_BUSY, 0, "memory of the pool is still pinned: cenote_unpin comes first");
     if (pool->life.users)
@@ -460,7 +460,7 @@ int cenote_pool_destroy(cenote_pool *pool)
         return error_set(CENOTE_BUSY, 0, "another thread is destroying the pool");
     tick waited;
     if (device_was_reset(pool->config.device) && !check_unused(pool, &waited))
-        reset_end_blocks(pool);
+        pool_end_blocks(pool);
     if (!peer_fences_wait(pool)) {
         atomic_store(&pool->life.ending, false);
         return error_set(CENOTE_BUSY, 0, "kernels of a device with access to the pool's memory may still use it, and cannot be waited for "

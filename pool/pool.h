@@ -297,7 +297,10 @@ int  prove_open_driver_pool(cenote_pool *pool);      /* provider async */
 /* --- reset.c */
 bool reset_addresses_are_free(uint64_t at, uint64_t bytes);
 void reset_regions_are_replaced(struct region *replaced);
-void reset_end_blocks(cenote_pool *pool);
+void reset_is_seen(cenote_pool *pool, const struct device *d);
+
+/* --- end_blocks.c */
+void pool_end_blocks(cenote_pool *pool);
 
 /* --- provider.c, grow.c */
 int  grow_arena(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver);

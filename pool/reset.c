@@ -3,7 +3,7 @@
  *
  *     a block: live ---> freed as ever: that is bookkeeping
  *                +-----> the driver gives its address again: calls with the address are about the block that lies there now
- *                +-----> cenote_pool_destroy: it ends with its pool
+ *                +-----> cenote_pool_destroy: it ends with its pool (end_blocks.c)
  *
  * Segments end with the context, and the driver gives their addresses again, to pools of other devices, too. What comes to lie there takes their
  * place in the map of addresses (addresses.c), so that no address is taken for one of a pool that has lost it. The program cannot free what lay there
@@ -39,8 +39,8 @@ bool reset_addresses_are_free(uint64_t at, uint64_t bytes)
     return true;
 }
 
-/* The pool of the device hands nothing out any more. */
-static void lose(cenote_pool *pool, const struct device *d)
+/* A pool in the context, which has ended, hands nothing out any more. LOCKING: none but the turn. */
+void reset_is_seen(cenote_pool *pool, const struct device *d)
 {
     lock_take(&pool->lock);
     if (pool->config.device == d && !pool->life.lost)
@@ -55,63 +55,6 @@ void reset_regions_are_replaced(struct region *replaced)
         cenote_pool *pool;
         const struct device *d = lost_device_of(r, &pool);
         if (d)
-            lose(pool, d);
+            reset_is_seen(pool, d);
     }
-}
-
-/* ------------------------------------------------------------------------------------------------------------------- the end of a pool */
-
-/* If a live block begins there. LOCKING: the pool's lock, let go of meanwhile. */
-static void end_block(cenote_pool *pool, struct region *r, uint64_t at)
-{
-    struct block_ref w = {.region = r};
-    if (!r || pool_locate(pool, at, &w) != FOUND_LIVE)
-        return;
-    uint32_t uses = pool_end_block(pool, &w);
-    if (!uses)
-        return;
-    lock_give(&pool->lock);
-    pending_record(pool, uses);
-    lock_take(&pool->lock);
-}
-
-static void end_items(cenote_pool *pool, uint32_t slab)
-{
-    const struct slab *s = slab_of(&pool->store.slabs, slab);
-    for (uint32_t item = 0; item < s->items; item++)
-        if (!bit_is_set(s->free, item))
-            end_block(pool, region_of(&pool->store.pages, s->region), s->at + (uint64_t)item * s->item_bytes);
-}
-
-/* LOCKING: the pool's lock. */
-static void end_pins(cenote_pool *pool, struct region *r, struct look *look)
-{
-    for (uint32_t slot = 0; slot < r->slots; look_goes_on(look, 1), slot += region_span(r, slot)) {
-        if (r->page[slot])
-            page_of(&pool->store.pages, r->page[slot])->pins -= r->pins[slot];
-        pool->groups.pins -= r->pins[slot];
-        r->pins[slot] = 0;
-    }
-}
-
-/*
- * The context has ended. Blocks and pins are over, as if the program had ended them, and no more are handed out. LOCKING: none; the pool is
- * `ending`.
- */
-void reset_end_blocks(cenote_pool *pool)
-{
-    struct look look;
-    lose(pool, pool->config.device);
-    look_begin_held(&look, pool);
-    for (uint32_t number = 1; number < pool->store.blocks.used; look_goes_on(&look, 1), number++) {
-        const struct block *b = block_of(&pool->store.blocks, number);
-        if (b->state == BLOCK_LIVE)
-            end_block(pool, region_of(&pool->store.pages, b->region), b->at);
-    }
-    for (uint32_t number = 1; number < pool->store.slabs.used; look_goes_on(&look, SLAB_ITEMS_MAX), number++)
-        end_items(pool, number);
-    for (uint32_t number = 1; pool->groups.pins && number < pool->store.pages.regions.used; number++)
-        if (region_of(&pool->store.pages, number))
-            end_pins(pool, region_of(&pool->store.pages, number), &look);
-    look_end(&look);
 }
