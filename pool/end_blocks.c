@@ -1,6 +1,6 @@
 /*
- * end_blocks.c: a pool ends although blocks of it are live, because its context has ended, and they with it: see reset.c. Each is freed as the program
- * would free it, but found by its number, as its address may be another's. So all that comes after goes as with any pool.
+ * end_blocks.c: a pool ends although blocks of it are live, because its context has ended, and they with it: see reset.c. Each is freed as the
+ * program would free it, but found by its number, as its address may be another's. So all that comes after goes as with any pool.
  *
  * LOCKING: the pool's lock, taken here.
  */

@@ -3,7 +3,8 @@
  *
  *     a group: in use ---> destroyed (its arenas go on until they are empty) ---> forgotten
  *
- * OWNER: capture.c; pins end in end_blocks.c, too. LOCKING: the pool's lock. Of a group its pool, source and name are constant, and whether it is private.
+ * OWNER: capture.c; pins end in end_blocks.c, too. LOCKING: the pool's lock. Of a group its pool, source and name are constant, and whether it is
+ * private.
  */
 #ifndef CENOTE_POOL_GROUPS_H
 #define CENOTE_POOL_GROUPS_H
