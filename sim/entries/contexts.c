@@ -114,8 +114,8 @@ CUresult context_release_primary(CUdevice device)
 }
 
 /*
- * It ends the context, and memory of the device's pools, which stay. It releases the context for no caller: each that has retained it has to release
- * it still. The next to retain it finds a new one.
+ * It ends the context, and memory of the device's pools, which stay: that is assumed of those that the program has made. It releases the context for
+ * no caller: each that has retained it has to release it still. The next to retain it finds a new one.
  */
 CUresult context_reset_primary(CUdevice device)
 {

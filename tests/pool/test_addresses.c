@@ -105,6 +105,30 @@ CASE(a_region_over_two_leaves_of_the_map)
     EXPECT(edges_are_right());
 }
 
+/* What the driver gives again is the next region's, whole, and those that lay there leave once. */
+CASE(a_region_takes_the_place_of_those_that_were_there)
+{
+    struct region *low = add(BASE + GRANULE / 2, GRANULE), *high = add(BASE + 3 * GRANULE / 2, GRANULE), *behind = add(BASE + 5 * GRANULE / 2, 512);
+    struct region *next = addresses_new_region(), *replaced;
+    REQUIRE(low && high && behind && next);
+    next->base = BASE + GRANULE;
+    next->bytes = GRANULE;
+    REQUIRE(addresses_add(next, &replaced));
+    EXPECT_EQ(replaced, high);
+    EXPECT_EQ(atomic_load(&high->shares_granule), low);
+    EXPECT_EQ(atomic_load(&low->shares_granule), NULL);
+    EXPECT_EQ(addresses_find(BASE + GRANULE), next);
+    EXPECT_EQ(addresses_find(BASE + 2 * GRANULE - 1), next);
+    EXPECT_EQ(addresses_find(BASE + GRANULE - 1), NULL);
+    EXPECT_EQ(addresses_find(BASE + 2 * GRANULE), NULL);
+    EXPECT_EQ(addresses_find(BASE + 5 * GRANULE / 2), behind);
+    EXPECT(!addresses_remove(low) && !addresses_remove(high));
+    EXPECT_EQ(addresses_find(BASE + GRANULE), next);
+    EXPECT(addresses_remove(next));
+    addresses_free_region(next);
+    drop_all();
+}
+
 /*
  * One pool offers a segment to its driver, which refuses, so that it joins again. Another pool gives back the neighbour meanwhile, and its structure
  * serves elsewhere: what comes behind the segment later is found for as long as it is there.
