@@ -305,7 +305,8 @@ def test_the_keeper_closes_what_is_open_and_no_more(monkeypatch):
     monkeypatch.setattr(os, "closerange", lambda *_: pytest.fail("each number up to the limit"))
     monkeypatch.setattr(os, "setsid", lambda: None)
     monkeypatch.setattr(os, "dup2", lambda *_: None)
+    monkeypatch.setattr(os, "chdir", lambda *_: None)
     monkeypatch.setattr(keeper.signal, "signal", lambda *_: None)
     monkeypatch.setattr(os, "read", lambda *_: b"" if asked and asked[-1] == "end" else asked.append("end") or b"ended")
-    keeper.keep(0, "folder", lambda: None)
+    keeper.keep(0, "folder")
     assert 0 < len(asked) < 1000 and 0 not in asked

@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from contextlib import suppress
 
@@ -136,6 +137,65 @@ def test_ranks_of_the_time_before_are_gone_when_they_begin_again(run, tmp_path):
     assert "a rank needs what only rank 2 can say; again with rank 2 real, too" in done.stderr, done.stdout + done.stderr
     state, before, now = (tmp_path / "second").read_text().split()
     assert state == "gone" and before != now
+
+
+ORPHAN = '''
+(env -i setsid sh -c 'echo $$ >> "$1"; exec sleep 600' - "$PIDS" &)
+sh -c 'echo $$ >> "$PIDS"; exec sleep 600' &
+while [ $(wc -l < "$PIDS") -lt 2 ]; do sleep 0.02; done
+'''
+
+
+@pytest.mark.parametrize("end", ["exit", "wait"])
+def test_a_process_without_parent_and_environment_ends_with_the_run(clean, tmp_path, end):
+    """And one that was there before, as where a shell has become the command, does not."""
+    (tmp_path / "program.sh").write_text(ORPHAN + end)
+    numbers = tmp_path / "numbers"
+    numbers.touch()
+    line = [*CENOTE, "dry-run", "--gpu", "1GiB", "--writes", str(numbers), "--", "sh", "program.sh"]
+    child = subprocess.Popen(["sh", "-c", 'sleep 600 & echo $! > "$0"; exec "$@"', str(tmp_path / "before"), *line], cwd=tmp_path,
+                             env={**clean, "PIDS": str(numbers)}, stderr=subprocess.DEVNULL)
+    found = until(lambda: len(numbers.read_text().split()) == 2 and [int(number) for number in numbers.read_text().split()])
+    if end == "wait":
+        child.send_signal(signal.SIGINT)
+    assert child.wait(30) == (3 if end == "exit" else 130)
+    before = int((tmp_path / "before").read_text())
+    assert all(map(is_gone, found)) and not is_gone(before)
+    os.kill(before, signal.SIGKILL)
+
+
+def test_a_run_that_is_killed_as_it_begins_leaves_nothing(tmp_path, clean):
+    """The command is killed while its run is forked, and has yet to become a program, which loses its environment at once."""
+    code = '''
+        import os, signal, sys
+        from cenote.fit import dry_run
+        from cenote.guard import choice
+        enter = choice.Guard.begin
+        def begin(self, variables):
+            enter(self, variables)
+            inside, command = self.entrance, os.getpid()
+            def entrance():
+                os.kill(command, signal.SIGKILL)
+                inside()
+            self.entrance = entrance
+        choice.Guard.begin = begin
+        sys.exit(dry_run.main(sys.argv[1:]))
+    '''
+    line = [sys.executable, "-c", textwrap.dedent(code), "--gpu", "1GiB", "--writes", "numbers", "--", "env", "-i", "sh", "-c",
+            "echo $$ >> numbers; exec sleep 600"]
+    (tmp_path / "numbers").touch()
+    child = subprocess.Popen(line, cwd=tmp_path, env={**clean, "TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    child.communicate(timeout=patience(20))  # to the end of the output: no process is left that has it
+    assert child.returncode == -signal.SIGKILL
+    until(lambda: not [path for path in tmp_path.iterdir() if "cenote-dry-" in path.name])
+    assert all(is_gone(int(number)) for number in (tmp_path / "numbers").read_text().split())
+
+
+def test_a_run_in_a_folder_that_was_removed(clean, tmp_path):
+    (tmp_path / "gone").mkdir()
+    done = subprocess.run(["sh", "-c", 'cd gone; rmdir ../gone; exec "$@"', "-", *CENOTE, "dry-run", "--gpu", "1GiB", "--", "true"], cwd=tmp_path,
+                          env=clean, capture_output=True, text=True, timeout=patience(20))
+    assert done.returncode == 2 and done.stderr == "cenote dry-run: the current folder has been removed: change to one that is there\n", done.stderr
 
 
 def test_other_runs_are_left_alone(tmp_path):

@@ -61,6 +61,7 @@ class Copies:
         self.program: list[str] = []
         self.why_not = "the program does not read its arguments from sys.argv"
         self.is_there: Optional[bool] = None
+        self.pid = 0  # of the copy
 
     def offer(self, program: Sequence[str], variables: dict[str, str]) -> list[int]:
         """To the first run: what it has to inherit."""
@@ -77,7 +78,7 @@ class Copies:
             try:
                 if select.select([self.ours], [], [], SECONDS)[0]:
                     message = receive(self.ours)
-                    self.is_there = "ready" in message
+                    self.is_there, self.pid = "ready" in message, message.get("ready", 0)
                     self.why_not = message.get("refused", "")
             except Gone:
                 pass

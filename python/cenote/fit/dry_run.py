@@ -5,7 +5,6 @@ again: on the largest simulated GPU, to learn what it needs, and under PyTorch's
 the verdict, search.py finds the largest value that fits.
 """
 import argparse
-import functools
 import json
 import os
 import signal
@@ -21,7 +20,7 @@ from cenote.base.mistake import Mistake
 from cenote.fit import advice, cards, copies, job, limit, rows, several, stall, verdict
 from cenote.fit import search as searching
 from cenote.fit.verdict import Answer, Outcome
-from cenote.guard import changes
+from cenote.guard import changes, kernel
 from cenote.guard.choice import Guard
 from cenote.launch import command_line, environment, processes, ranks, run
 from cenote.launch.environment import Wish
@@ -39,6 +38,7 @@ QUIET = 30  # s without a step, after which it is said where the program is; lat
 OTHERS = ("native", "expandable")  # PyTorch's own allocators
 UNKNOWN_VALUES = ("zero", "typical", "largest", "off")
 Run = Union["subprocess.Popen[bytes]", copies.Run]
+Start = Callable[[dict[str, str], Any], Run]  # its variables, and where its output goes
 TAIL = 2000  # if a second run fails, so many bytes of its output are shown
 
 USAGE = """cenote dry-run --gpu SIZE [OPTION...] SCRIPT.py [ARGUMENT...]
@@ -149,12 +149,13 @@ def say(text: str) -> None:
 class Stage:
     """What all runs of one command share."""
 
-    def __init__(self, options: argparse.Namespace, program: Sequence[str]) -> None:
-        self.options = options
+    def __init__(self, options: argparse.Namespace, program: Sequence[str], keeper: Keeper) -> None:
+        self.options, self.keeper = options, keeper
         self.preload = run.preload_library()
         self.prices = environment.prices(options.prices, self.preload)
         self.runs = self.copied = self.most_steps = 0
-        self.guard = Guard(options.writes, options.unprotected, os.environ)
+        kernel.adopt()
+        self.guard = Guard(options.writes, options.unprotected, os.environ, keeper.folder)
         self.refused: list[str] = []
         is_search_of_argument = options.search is not None and not options.search.is_variable
         has_several = is_search_of_argument or len(options.cards) > 1 or options.advise is not None
@@ -181,7 +182,7 @@ class Stage:
         if self.copies is not None and not is_first and asked is None and self.copies.can_begin(program, variables):
             is_doubtful = True
             with suppress(copies.Gone):
-                found = self.watched(functools.partial(self.copies.begin, program), capacity, allocator, variables, asked)
+                found = self.watched(self.again(program), capacity, allocator, variables, asked)
                 if found.verdict != "unknown" and found.has_its_capacity:
                     self.copied += 1
                     return found
@@ -189,11 +190,24 @@ class Stage:
         is_shown = is_first and not self.options.quiet and self.options.search is None and len(self.options.cards) == 1
         def start(variables: dict[str, str], output: Any) -> "subprocess.Popen[bytes]":
             line = ranks.line(asked[0], variables[environment.DRY_RUN], asked[1]) if asked else run.command_line(program)
-            return begin(line, passed, variables, output, self.guard.entrance)
+
+            def enter() -> None:
+                self.keeper.began(os.getpid())
+                self.guard.entrance()
+            return begin(line, passed, variables, output, enter)
         found = self.watched(start, capacity, allocator, variables, asked, is_shown)
         if self.copies is not None and is_doubtful and found.verdict != "unknown":
             self.copies.close("a run from there ended without a verdict")
         return found
+
+    def again(self, program: Sequence[str]) -> Start:
+        copies = self.copies
+        assert copies is not None
+
+        def start(variables: dict[str, str], output: Any) -> Run:
+            self.keeper.began(copies.pid)  # which forks the run
+            return copies.begin(program, variables, output)
+        return start
 
     def kept(self) -> dict[str, Any]:
         """In the JSON."""
@@ -209,19 +223,20 @@ class Stage:
             return "only a script whose arguments differ can begin where the first run has read them"
         return self.copies.why_not if self.runs > 1 and not self.copies.is_there else ""
 
-    def watched(self, start: Callable[[dict[str, str], Any], Run], capacity: int, allocator: str, variables: dict[str, str],
+    def watched(self, start: Start, capacity: int, allocator: str, variables: dict[str, str],
                 asked: Optional[tuple[ranks.Job, list[str]]], is_shown: bool = False) -> Outcome:
-        with tempfile.TemporaryDirectory(prefix="cenote-dry-", dir=self.guard.reports, ignore_cleanup_errors=True) as folder, (
+        with tempfile.TemporaryDirectory(dir=self.keeper.folder, ignore_cleanup_errors=True) as folder, (
                 tempfile.TemporaryFile()) as output:
             variables = {**variables, environment.DRY_RUN: folder}
             self.guard.begin(variables)
-            with Keeper(folder, self.guard.close) as keeper:
-                child = start(variables, None if is_shown else output)
-                keeper.began(child.pid)
-                status, stopped = execute(child, folder, self.options.timeout)
-                leaves_copy = self.runs == 1 and self.copies is not None and self.copies.has_one()
-                if not leaves_copy:  # workers of a compiler, which a program leaves behind, write to the folder as they end
-                    processes.end(folder)
+            others = processes.children(os.getpid())  # than those of this run, the keeper among them
+            child = start(variables, None if is_shown else output)
+            status, stopped = execute(child, folder, self.options.timeout, others)
+            leaves_copy = self.runs == 1 and self.copies is not None and self.copies.has_one()
+            if leaves_copy and self.copies is not None and self.copies.pid is not None:
+                others.append(self.copies.pid)
+            processes.end(folder, [os.getpid()], others)  # workers of a compiler, which a program leaves behind, write to the folder as they end
+            self.keeper.over()
             self.guard.ended(self.options.keep_files or "", not leaves_copy)
             reports = read_reports(folder)
             output.seek(max(output.tell() - TAIL, 0))
@@ -235,17 +250,17 @@ class Stage:
 
 
 def begin(line: Sequence[str], passed: Sequence[int], variables: dict[str, str], output: Any,
-          entrance: Optional[Callable[[], None]]) -> "subprocess.Popen[bytes]":
-    """A run from the start, which inherits the files of these numbers. `entrance`: what it does before it becomes the program."""
+          enter: Callable[[], None]) -> "subprocess.Popen[bytes]":
+    """A run from the start, which inherits the files of these numbers. `enter`: what it does before it becomes the program."""
     sys.stdout.flush()
     try:
         return subprocess.Popen(line, env=variables, stdin=subprocess.DEVNULL if output else None, stdout=output, stderr=output, pass_fds=passed,
-                                preexec_fn=entrance)
+                                preexec_fn=enter)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise Mistake(f"{line[0]!r}: {getattr(error, 'strerror', None) or error}") from None
 
 
-def execute(child: Run, folder: str, timeout: Optional[int]) -> tuple[int, str]:
+def execute(child: Run, folder: str, timeout: Optional[int], others: Sequence[int]) -> tuple[int, str]:
     """Exit status, and where it was if it ran for too long. An interrupt from the keyboard goes to the program, too; we wait for what it makes of
     it, and then end what is left: ranks of torchrun have sessions of their own, and get no signal of the keyboard."""
     try:
@@ -253,10 +268,10 @@ def execute(child: Run, folder: str, timeout: Optional[int]) -> tuple[int, str]:
         return child.wait(), stopped
     except BaseException:
         try:
-            child.wait(timeout=PARTING)
-            processes.end(folder)
-        except (subprocess.TimeoutExpired, KeyboardInterrupt):
-            processes.end(folder, [child.pid])
+            with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+                child.wait(timeout=PARTING)
+        finally:
+            processes.end(folder, [os.getpid(), child.pid], others)
             child.wait()
         raise
 
@@ -338,20 +353,29 @@ def write_json(path: Optional[str], content: dict[str, Any]) -> None:
         outputs.write(path, (json.dumps(content, indent=1) + "\n").encode())
 
 
+def check_folder() -> None:
+    try:
+        os.getcwd()
+    except FileNotFoundError:  # PyTorch cannot be imported there either
+        raise Mistake("the current folder has been removed: change to one that is there") from None
+
+
 def dry_run(options: argparse.Namespace, program: list[str]) -> int:
     run.command_line(program)  # Mistake if there is none
+    check_folder()
     if program[0] == "-":
         raise Mistake("a script from standard input cannot be run a second time; write it to a file")
     job.read(options, program)  # Mistake if the options contradict each other
     command_line.check_output(options.json)
     baseline = limit.read(options.baseline, options.allocator) if options.baseline is not None else None
-    stage = Stage(options, program)
-    from cenote.simulated import demands
-    demands.warn(os.path.dirname(stage.preload))
-    try:
-        return tell(stage, options, program, baseline)
-    finally:
-        stage.guard.close()
+    with Keeper() as keeper:
+        stage = Stage(options, program, keeper)
+        from cenote.simulated import demands
+        demands.warn(os.path.dirname(stage.preload))
+        try:
+            return tell(stage, options, program, baseline)
+        finally:
+            stage.guard.close()
 
 
 def tell(stage: Stage, options: argparse.Namespace, program: list[str], baseline: Optional[limit.Baseline]) -> int:

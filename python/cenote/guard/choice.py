@@ -20,14 +20,15 @@ WAYS: tuple[tuple[Type[Any], Callable[..., None]], ...] = ((overlay.Scratch, ove
 
 
 class Guard:
-    """Of one command. `writes`: what the program may change all the same."""
+    """Of one command. `writes`: what the program may change all the same; `folder`: the command's, to be used by it alone."""
 
-    def __init__(self, writes: Sequence[str], is_unprotected: bool, variables: Mapping[str, str]) -> None:
+    def __init__(self, writes: Sequence[str], is_unprotected: bool, variables: Mapping[str, str], folder: str) -> None:
         self.found: list[changes.Change] = []
         self.run = ""  # the folder of the last run's writes
         self.runs = 0
         self.scratch: Optional[Scratch] = None
-        self.entrance: Optional[Callable[[], None]] = None
+        self.folder = folder
+        self.entrance: Callable[[], None] = lambda: None
         for path in writes:
             if not os.path.exists(path):  # only what is there can be passed through
                 raise Mistake(f"--writes {path}: there is no such file or folder; make it first")
@@ -41,7 +42,7 @@ class Guard:
         problems = []
         for scratch, enter in WAYS[:1] if is_unprotected else WAYS:
             try:
-                self.scratch, self.enter = scratch(), enter
+                self.scratch, self.enter = scratch(self.folder), enter
                 self.try_once()
                 return
             except OSError as why:
@@ -84,11 +85,6 @@ class Guard:
             return []
         return ["  cenote forbids a write for which it has no place: --writes PATH lets the script change PATH" + (
             "" if self.is_overlay else " (this system does not let it mount; docs/dry-run.md)")]
-
-    @property
-    def reports(self) -> Optional[str]:
-        """Where folders for reports are to lie: under Landlock a run that begins at a copy may write nowhere else. None: anywhere."""
-        return None if self.scratch is None or self.is_overlay else self.scratch.folder
 
     def begin(self, variables: dict[str, str]) -> None:
         """For the next run, whose reports go to the folder that its variables name."""

@@ -1,10 +1,11 @@
-"""The calls of Linux that the guard of files makes and that Python 3.10 has no functions for: namespaces, mounts, Landlock. Each raises OSError.
+"""The calls of Linux that a dry run makes and that Python 3.10 has no functions for: namespaces, mounts, Landlock, parents. Each raises OSError.
 
 No states, no locks. A process that calls `leave_namespaces` or `join` must have one thread.
 """
 import ctypes
 import os
 import platform
+import signal
 import struct
 from typing import Optional
 
@@ -15,7 +16,7 @@ KEPT_FLAGS = NO_SUID | NO_DEVICES | NO_EXEC  # the same numbers in statvfs and i
 TIMES = {os.ST_NOATIME: 1024, os.ST_NODIRATIME: 2048, os.ST_RELATIME: 1 << 21}  # other numbers: statvfs's -> mount's
 PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # of Landlock
-NO_NEW_PRIVILEGES = 38  # PR_SET_NO_NEW_PRIVS
+PARENT_ENDED, NO_NEW_PRIVILEGES, ADOPT = 1, 38, 36  # PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS, PR_SET_CHILD_SUBREAPER
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -59,6 +60,20 @@ def become_root(folder: str) -> None:
     checked(libc.syscall(PIVOT_ROOT[platform.machine()], b".", b"."), "pivot_root")
     checked(libc.umount2(b".", DETACH), "umount")
     os.chdir("/")
+
+
+# --- parents
+
+def adopt() -> None:
+    """From now on a process below this one that loses its parent gets this one."""
+    checked(libc.prctl(ADOPT, 1, 0, 0, 0), "prctl")
+
+
+def end_with(parent: int) -> None:
+    """This process is killed when `parent`, which has forked it, ends."""
+    checked(libc.prctl(PARENT_ENDED, int(signal.SIGKILL), 0, 0, 0), "prctl")
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 # --- Landlock

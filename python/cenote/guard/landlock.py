@@ -8,8 +8,6 @@ Not forbidden by Linux in this way: changes of modes, times and extended attribu
 memory, and in which a file of before is not protected.
 """
 import os
-import shutil
-import tempfile
 from typing import Sequence
 
 from cenote.guard import kernel
@@ -25,11 +23,11 @@ OPEN = ("/dev", "/proc")
 class Scratch:
     """The command's side. Raises OSError where the system has no Landlock, or an older one."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: str) -> None:
         version = kernel.landlock_version()
         if version < LEAST:
             raise OSError(95, "Linux 6.2 or newer is needed" if version else "the system has no Landlock", "Landlock")
-        self.folder = tempfile.mkdtemp(prefix="cenote-dry-files-")
+        self.folder = folder
         self.runs = 0
 
     def new_run(self) -> str:
@@ -42,7 +40,7 @@ class Scratch:
         return folder
 
     def close(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """The command removes its folder."""
 
 
 def enter(folder: str, scratch: str, through: Sequence[str]) -> None:

@@ -25,7 +25,7 @@ OPTIONS = ("redirect_dir=on,index=off,metacopy=off", "userxattr")
 class Scratch:
     """The command's side."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: str) -> None:
         """Leaves the namespaces of before. To be called once, with one thread. Raises OSError where the system does not let us."""
         user, group = os.geteuid(), os.getegid()
         try:
@@ -36,13 +36,10 @@ class Scratch:
                 with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
                     file.write(text)
         kernel.mount("none", "/", None, kernel.RECURSIVE | kernel.PRIVATE)
-        self.folder = tempfile.mkdtemp(prefix="cenote-dry-files-")
+        self.folder = os.path.join(folder, "files")
         self.runs = 0
-        try:
-            kernel.mount("cenote", self.folder, "tmpfs", kernel.NO_SUID | kernel.NO_DEVICES, "mode=700")
-        except OSError:
-            os.rmdir(self.folder)
-            raise
+        os.mkdir(self.folder)
+        kernel.mount("cenote", self.folder, "tmpfs", kernel.NO_SUID | kernel.NO_DEVICES, "mode=700")
 
     def new_run(self) -> str:
         self.runs += 1
@@ -53,7 +50,6 @@ class Scratch:
     def close(self) -> None:
         with suppress(OSError):
             kernel.checked(kernel.libc.umount2(os.fsencode(self.folder), kernel.DETACH), "umount")
-            os.rmdir(self.folder)
 
 
 def escaped(path: str) -> str:

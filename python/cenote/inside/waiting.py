@@ -22,7 +22,7 @@ import warnings
 from typing import Any
 
 from cenote import places
-from cenote.guard import again
+from cenote.guard import again, kernel
 from cenote.inside import fit_report
 from cenote.inside.arguments import Arguments, open_files
 from cenote.launch import environment
@@ -135,8 +135,9 @@ def wait(connection: socket.socket, arguments: Arguments) -> None:
             request = b""
         if not request:
             os._exit(0)
-        child = forked()
+        copy, child = os.getpid(), forked()
         if not child:
+            kernel.end_with(copy)
             begin_run(json.loads(request), streams[0], arguments)
             return
         os.close(streams[0])

@@ -1,8 +1,9 @@
 """The processes of one run of `cenote dry-run`: what it has started, what that has started, and so on.
 
-Each run has a folder of its own, and all that it starts has the folder's name in its environment. The kernel shows the environment with which a
+Each run has a folder of its own, in that of its command, and all that it starts has the folder's name in its environment. The kernel shows the environment with which a
 process began. So a process is found also if the one between it and the run (a shell script, torchrun) has ended. If a program clears the environment
-of what it starts, the line of parents finds it. Not found: a process of which both are lost, and those of other users.
+of what it starts, the line of parents finds it: `cenote dry-run` becomes the parent of those that have lost theirs (guard/kernel.py). Not found: a
+process of which both are lost because `cenote dry-run` itself was killed, and those of other users.
 """
 import os
 import signal
@@ -35,31 +36,38 @@ def seen() -> dict[int, Seen]:
 def is_of(pid: int, item: bytes) -> bool:
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            return item in file.read().split(b"\0")
+            return any(one == item or one.startswith(item + b"/") for one in file.read().split(b"\0"))
     except OSError:  # it has ended, or it is another user's
         return False
 
 
+def children(pid: int) -> list[int]:
+    return [one for one, found in seen().items() if found.parent == pid]
+
+
 def left(folder: str, pids: Iterable[int] = (), but: Iterable[int] = ()) -> list[int]:
-    """Those of the run with this folder, and those of the line below `pids`, that have not ended; children before parents. Not this process."""
+    """Those of the run, or of all runs of the command, with this folder, and those of the line below `pids`, that have not ended; children before parents. Not this process, nor those
+    in `but` and what is below them."""
     item = os.fsencode(f"{environment.DRY_RUN}={folder}")
     all_seen = seen()
     children: dict[int, list[int]] = {}
+    but = set(but)
     for pid, one in all_seen.items():
         children.setdefault(one.parent, []).append(pid)
 
     def below(pid: int) -> Iterator[int]:
-        for child in children.get(pid, []):
-            yield from below(child)
-        yield pid
+        if pid not in but:
+            for child in children.get(pid, []):
+                yield from below(child)
+            yield pid
     roots = [*pids, *(pid for pid, one in all_seen.items() if not one.has_ended and is_of(pid, item))]
     found = dict.fromkeys(pid for root in roots for pid in below(root))
-    return [pid for pid in found if pid in all_seen and not all_seen[pid].has_ended and pid not in (os.getpid(), *but)]
+    return [pid for pid in found if pid in all_seen and not all_seen[pid].has_ended and pid != os.getpid()]
 
 
 def end(folder: str, pids: Iterable[int] = (), but: Iterable[int] = ()) -> None:
     """Kills them, and returns when they are gone: what one of them would still have written does not come after what we do next."""
-    pids, last = list(pids), time.monotonic() + GRACE
+    pids, but, last = list(pids), set(but), time.monotonic() + GRACE
     while (found := left(folder, pids, but)) and time.monotonic() < last:
         for pid in found:
             with suppress(OSError):
