@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 
@@ -229,6 +230,25 @@ def test_any_name_of_the_folder_for_temporary_files(play, tmp_path, way):
     (tmp_path / "t,m:p \\q'").mkdir()
     done = play("import os; os.system('rm a'); print(os.listdir('.'))", variables={"TMPDIR": str(tmp_path / "t,m:p \\q'")}.items())
     assert ("[]" in done.stdout) == (way[0] != "landlock") and (tmp_path / "here/a").read_bytes() == MINE, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("way", ["overlay of a user"], indirect=True)
+def test_what_is_not_the_users_to_write(play, way):
+    """The overlay over a folder of another user was the user's: the script wrote there, which it cannot without cenote."""
+    if os.geteuid():
+        pytest.skip("only root can make a folder that is another user's")
+    with tempfile.TemporaryDirectory(dir="/tmp") as theirs:
+        os.chmod(theirs, 0o755)
+        (pathlib.Path(theirs) / "mine").mkdir()
+        give(pathlib.Path(theirs) / "mine")
+        done = play("""
+            import os
+            try: open(os.path.expanduser("~/x"), "w"); print("written")
+            except PermissionError: print("refused")
+            open(os.path.expanduser("~/mine/x"), "w"); print("mine is written")
+        """, variables={"HOME": theirs}.items())
+        assert "refused\nmine is written\n" in done.stdout and "written\n" not in done.stdout.partition("refused")[0], done.stdout + done.stderr
+        assert not os.listdir(os.path.join(theirs, "mine"))
 
 
 def test_thousands_of_files_and_a_large_one(play, tmp_path):

@@ -80,7 +80,8 @@ class Tree:
         os.makedirs(upper)
         os.mkdir(work)
         os.chown(upper, status.st_uid, status.st_gid) if os.geteuid() == 0 else None
-        os.chmod(upper, status.st_mode & 0o7777)
+        # It is this user's, and has to forbid what the folder of another user forbids.
+        os.chmod(upper, status.st_mode & 0o7777 & (~0 if os.access(path, os.W_OK) else ~0o222))
         places = ",".join(f"{name}={escaped(at)}" for name, at in (("lowerdir", path), ("upperdir", upper), ("workdir", work)))
         flags = os.statvfs(path).f_flag & kernel.KEPT_FLAGS
         for options in OPTIONS:
