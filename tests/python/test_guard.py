@@ -218,6 +218,37 @@ def test_files_that_are_kept_and_files_that_are_written(play, tmp_path):
     assert (tmp_path / "kept/old").read_text() == "new" and (tmp_path / "kept/more").read_text() == "x" and not (tmp_path / "kept/log").exists()
 
 
+def test_files_that_cannot_be_kept(play, tmp_path):
+    """The verdict stands there all the same, also in the JSON."""
+    (tmp_path / "kept").write_text("a file")
+    done = play("open('more', 'w').write('x')", "--keep-files", tmp_path / "kept")
+    assert done.returncode == 2 and done.stderr.endswith("--keep-files {}: File exists\n".format(tmp_path / "kept")), done.stderr
+    assert "no verdict" in done.stdout and "what the script wrote, 1 bytes" in done.stdout and "is copied to" not in done.stdout, done.stdout
+    assert json.loads((tmp_path / "out.json").read_text())["files"]
+
+
+def test_a_full_disk_is_named(clean, tmp_path):
+    """PyTorch's writer hides why it failed."""
+    if os.geteuid() or not can_unshare("unshare"):
+        pytest.skip("this user may not mount")
+    (tmp_path / "small").mkdir()
+    (tmp_path / "here").mkdir()
+    start = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=1m none "$0" && exec "$@"', tmp_path / "small", *NO_MOUNTS]
+    code = '''
+        import sys
+        try:
+            with open("large", "wb", buffering=0) as file:
+                while file.write(b"x" * 4096): pass
+        except OSError:
+            sys.exit("unexpected pos 704 vs 598")
+    '''
+    done = subprocess.run([*map(str, start), *CENOTE, "dry-run", "--gpu", "1GiB", "--", sys.executable, "-c", textwrap.dedent(code)],
+                          env={**clean, "TMPDIR": str(tmp_path / "small")}, cwd=tmp_path / "here", capture_output=True, text=True,
+                          timeout=patience(20))
+    assert "no space was left for what the script writes, in the folder for temporary files: TMPDIR names another" in done.stdout, done.stdout
+    assert not os.listdir(tmp_path / "here")
+
+
 def test_a_path_that_is_to_be_written_and_is_missing(play):
     """It cannot be passed through: the script's writes would be gone without a word."""
     done = play("open('new', 'w').write('x')", "--writes", "new")

@@ -191,6 +191,21 @@ def test_a_run_that_is_killed_as_it_begins_leaves_nothing(tmp_path, clean):
     assert all(is_gone(int(number)) for number in (tmp_path / "numbers").read_text().split())
 
 
+def test_a_process_that_ends_with_its_parent(clean):
+    code = '''
+        import os, time
+        from cenote.guard import kernel
+        read, write = os.pipe()
+        parent = os.getpid()
+        if not os.fork():
+            kernel.end_with(parent)
+            os.write(write, b"x")
+            time.sleep(600)
+        os.read(read, 1)
+    '''
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], env=clean, stdout=subprocess.PIPE, timeout=patience(10), check=True)
+
+
 def test_a_run_in_a_folder_that_was_removed(clean, tmp_path):
     (tmp_path / "gone").mkdir()
     done = subprocess.run(["sh", "-c", 'cd gone; rmdir ../gone; exec "$@"', "-", *CENOTE, "dry-run", "--gpu", "1GiB", "--", "true"], cwd=tmp_path,

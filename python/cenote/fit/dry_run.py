@@ -215,7 +215,7 @@ class Stage:
 
     def kept_lines(self) -> list[str]:
         """In the verdict."""
-        return [*self.refused, *changes.lines(self.guard.found, self.options.keep_files or "")]
+        return [*self.refused, *changes.lines(self.guard.found, "" if self.guard.problem else self.options.keep_files or "")]
 
     def why_from_the_start(self) -> str:
         """Why runs after the first did not begin at a copy; empty if they did, or if there were none."""
@@ -373,9 +373,12 @@ def dry_run(options: argparse.Namespace, program: list[str]) -> int:
         from cenote.simulated import demands
         demands.warn(os.path.dirname(stage.preload))
         try:
-            return tell(stage, options, program, baseline)
+            status = tell(stage, options, program, baseline)
         finally:
             stage.guard.close()
+        if stage.guard.problem:
+            raise Mistake(stage.guard.problem)
+        return status
 
 
 def tell(stage: Stage, options: argparse.Namespace, program: list[str], baseline: Optional[limit.Baseline]) -> int:

@@ -28,6 +28,8 @@ class Guard:
         self.runs = 0
         self.scratch: Optional[Scratch] = None
         self.folder = folder
+        self.is_full = False  # the place for what the last run wrote
+        self.problem = ""  # why what the first run wrote was not copied
         self.entrance: Callable[[], None] = lambda: None
         for path in writes:
             if not os.path.exists(path):  # only what is there can be passed through
@@ -81,6 +83,10 @@ class Guard:
 
     def hint(self, texts: Sequence[str]) -> list[str]:
         """For a run that ended with these errors."""
+        if self.is_full:
+            return ["  no space was left for what the script writes, in " + (
+                "memory, of which it may take half: --writes PATH lets the script really write to PATH" if self.is_overlay else
+                "the folder for temporary files: TMPDIR names another")]
         if self.scratch is None or not any(word in text for word in REFUSALS for text in texts):
             return []
         return ["  cenote forbids a write for which it has no place: --writes PATH lets the script change PATH" + (
@@ -104,8 +110,12 @@ class Guard:
         if self.scratch is None:
             return
         new = changes.read(self.run)
+        self.is_full = not os.statvfs(self.run).f_bavail
         if self.runs == 1 and keep:
-            changes.copy(new, keep)
+            try:
+                changes.copy(new, keep)
+            except OSError as why:
+                self.problem = f"--keep-files {keep}: {why.strerror or 'not all could be copied'}"
         known = {one.path for one in self.found}
         self.found += [one for one in new if one.path not in known]
         if is_over:
