@@ -218,14 +218,20 @@ def open_file(file: Any, mode: str = "r", buffering: int = -1, encoding: Any = N
     return real_open(file, mode, buffering, encoding, errors, newline, closefd, None if isinstance(file, int) else opener or globals()["opener"])
 
 
-def os_stat(path: Any, *, dir_fd: Optional[int] = None, follow_symlinks: bool = True) -> Any:
-    if isinstance(path, int):
-        return real["stat"](path)
-    return real["stat"](to_read(path, dir_fd, follow_symlinks), follow_symlinks=follow_symlinks)
+def passed_on(name: str, where: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of os that needs no more than another path."""
+    inside, follows = real[name], name not in ("lstat", "readlink")
+
+    @functools.wraps(inside)
+    def call(path: Any = ".", *args: Any, dir_fd: Optional[int] = None, **more: Any) -> Any:
+        if not isinstance(path, int):
+            path = where("." if path is None else path, dir_fd, follows and more.get("follow_symlinks", True))
+        return inside(path, *args, **more)
+    return call
 
 
-def os_lstat(path: Any, *, dir_fd: Optional[int] = None) -> Any:
-    return real["lstat"](to_read(path, dir_fd, False))
+READ, CHANGED = ("stat", "lstat", "readlink", "chdir", "listxattr", "getxattr"), ("chmod", "utime", "truncate", "setxattr")
+os_lstat = passed_on("lstat", to_read)
 
 
 def os_access(path: Any, mode: int, *, dir_fd: Optional[int] = None, effective_ids: bool = False, follow_symlinks: bool = True) -> bool:
@@ -359,51 +365,15 @@ def os_symlink(src: Any, dst: Any, target_is_directory: bool = False, *, dir_fd:
     real["symlink"](src, to_make(dst, dir_fd))
 
 
-def os_readlink(path: Any, *, dir_fd: Optional[int] = None) -> Any:
-    return real["readlink"](to_read(path, dir_fd, False))
-
-
-def os_chmod(path: Any, mode: int, *, dir_fd: Optional[int] = None, follow_symlinks: bool = True) -> None:
-    real["chmod"](path if isinstance(path, int) else to_change(path, dir_fd, follow_symlinks), mode)
-
-
-def os_utime(path: Any, times: Any = None, *, ns: Any = None, dir_fd: Optional[int] = None, follow_symlinks: bool = True) -> None:
-    where = path if isinstance(path, int) else to_change(path, dir_fd, follow_symlinks)
-    real["utime"](where, **({"ns": ns} if ns is not None else {"times": times}))
-
-
-def os_truncate(path: Any, length: int) -> None:
-    real["truncate"](path if isinstance(path, int) else to_change(path), length)
-
-
-def os_listxattr(path: Any = None, *, follow_symlinks: bool = True) -> Any:
-    return real["listxattr"](path if isinstance(path, int) else to_read(path or ".", None, follow_symlinks), follow_symlinks=follow_symlinks)
-
-
-def os_getxattr(path: Any, attribute: Any, *, follow_symlinks: bool = True) -> Any:
-    return real["getxattr"](path if isinstance(path, int) else to_read(path, None, follow_symlinks), attribute, follow_symlinks=follow_symlinks)
-
-
-def os_setxattr(path: Any, attribute: Any, value: Any, flags: int = 0, *, follow_symlinks: bool = True) -> None:
-    where = path if isinstance(path, int) else to_change(path, None, follow_symlinks)
-    real["setxattr"](where, attribute, value, flags, follow_symlinks=follow_symlinks)
-
-
-def os_chdir(path: Any) -> None:
-    real["chdir"](path if isinstance(path, int) else to_read(path))
-
-
 def os_getcwd() -> str:
     here = str(real["getcwd"]())
     return here[len(upper):] or "/" if here.startswith(upper) else here
 
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {"open": os_open, "stat": os_stat, "lstat": os_lstat, "access": os_access, "listdir": os_listdir,
-                                            "scandir": os_scandir, "mkdir": os_mkdir, "rmdir": os_rmdir, "unlink": os_unlink, "remove": os_unlink,
-                                            "rename": os_rename, "replace": os_rename, "link": os_link, "symlink": os_symlink,
-                                            "readlink": os_readlink, "chmod": os_chmod, "utime": os_utime, "truncate": os_truncate,
-                                            "chdir": os_chdir, "getcwd": os_getcwd, "listxattr": os_listxattr, "getxattr": os_getxattr,
-                                            "setxattr": os_setxattr}
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **{name: passed_on(name, to_read) for name in READ}, **{name: passed_on(name, to_change) for name in CHANGED},
+    "open": os_open, "access": os_access, "listdir": os_listdir, "scandir": os_scandir, "mkdir": os_mkdir, "rmdir": os_rmdir, "unlink": os_unlink,
+    "remove": os_unlink, "rename": os_rename, "replace": os_rename, "link": os_link, "symlink": os_symlink, "getcwd": os_getcwd}
 
 
 def begin(text: str) -> None:
