@@ -1,5 +1,5 @@
-"""Ends what `cenote dry-run` has started, and removes its folder, also if `cenote dry-run` is killed, by any signal, with its group or alone: a process
-of its own.
+"""Ends what `cenote dry-run` has started, and removes its folder, if `cenote dry-run` is killed, by any signal, with its group or alone. A process of
+its own.
 
     dry run:  forks the keeper -> makes the folder -> starts a run -> it is over -> starts another -> the command has ended
               `-- the system closes its end of the pipe, however it ends
@@ -27,8 +27,8 @@ IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Keeper:
-    """`with Keeper() as keeper: ...`, in which a run says `keeper.began(its number)`. Leaving the block says that the command has ended; leaving it by an
-    interrupt leaves the rest to the keeper, as being killed does."""
+    """`with Keeper() as keeper: ...`, in which a run says `keeper.began(its number)`. Leaving the block says that the command has ended; an interrupt
+    leaves the rest to the keeper, as being killed does."""
 
     def __init__(self) -> None:
         self.folder = os.path.join(os.path.realpath(tempfile.gettempdir()), f"cenote-dry-{secrets.token_hex(6)}")

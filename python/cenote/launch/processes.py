@@ -1,9 +1,9 @@
 """The processes of one run of `cenote dry-run`: what it has started, what that has started, and so on.
 
-Each run has a folder of its own, in that of its command, and all that it starts has the folder's name in its environment. The kernel shows the environment with which a
-process began. So a process is found also if the one between it and the run (a shell script, torchrun) has ended. If a program clears the environment
-of what it starts, the line of parents finds it: `cenote dry-run` becomes the parent of those that have lost theirs (guard/kernel.py). Not found: a
-process of which both are lost because `cenote dry-run` itself was killed, and those of other users.
+Each run has a folder of its own, in that of its command, and all that it starts has the folder's name in its environment. The kernel shows the
+environment with which a process began. So a process is found also if the one between it and the run (a shell script, torchrun) has ended. If a program
+clears the environment of what it starts, the line of parents finds it: `cenote dry-run` becomes the parent of those that have lost theirs
+(guard/kernel.py). Not found: a process that has lost both when `cenote dry-run` itself was killed, and those of other users.
 """
 import os
 import signal
@@ -46,8 +46,8 @@ def children(pid: int) -> list[int]:
 
 
 def left(folder: str, pids: Iterable[int] = (), but: Iterable[int] = ()) -> list[int]:
-    """Those of the run, or of all runs of the command, with this folder, and those of the line below `pids`, that have not ended; children before parents. Not this process, nor those
-    in `but` and what is below them."""
+    """Those of the run, or of all runs of the command, with this folder, and those of the line below `pids`, that have not ended; children before
+    parents. Not this process, nor those in `but` and what is below them."""
     item = os.fsencode(f"{environment.DRY_RUN}={folder}")
     all_seen = seen()
     children: dict[int, list[int]] = {}
