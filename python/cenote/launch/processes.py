@@ -1,7 +1,7 @@
 """The processes of one run of `cenote dry-run`: what it has started, what that has started, and so on.
 
 Each run has a folder of its own, in that of its command, and all that it starts has the folder's name in its environment. The kernel shows the
-environment with which a process began. So a process is found also if the one between it and the run (a shell script, torchrun) has ended. If a program
+environment with which a process began. So one is found also if the one between it and the run (a shell script, torchrun) has ended. If a program
 clears the environment of what it starts, the line of parents finds it: `cenote dry-run` becomes the parent of those that have lost theirs
 (guard/kernel.py). Not found: a process that has lost both when `cenote dry-run` itself was killed, and those of other users.
 """
