@@ -106,21 +106,60 @@ TRAINER = """
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
     data = [{"input_ids": torch.arange(16), "labels": torch.arange(16)}] * 64
     model = GPT2LMHeadModel(GPT2Config(n_embd=64, n_layer=1, n_head=2, vocab_size=128))
-    Trainer(model, TrainingArguments("out", per_device_train_batch_size=4, max_steps=4, save_steps=2, save_total_limit=1, report_to="none"),
-            train_dataset=data).train()
+    for steps in (4, 8):
+        trainer = Trainer(model, TrainingArguments("out", per_device_train_batch_size=4, max_steps=steps, save_steps=2, save_total_limit=1,
+                                                   report_to="none"), train_dataset=data)
+        trainer.train(resume_from_checkpoint=steps > 4)
+        assert trainer.state.global_step == steps
 """
+RANKS = """
+    import os, torch, torch.distributed as dist
+    rank = int(os.environ["RANK"])
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl")
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64).cuda())
+    optimizer = torch.optim.Adam(model.parameters())
+    for step in range(3):
+        model(torch.ones(8, 64, device="cuda")).sum().backward()
+        optimizer.step()
+        torch.save(optimizer.state_dict(), f"out/rank{rank}.pt")
+        if rank == 0:
+            torch.save(model.state_dict(), "out/part")
+            os.replace("out/part", "out/model.pt")
+            if step == 2:
+                os.remove("out/old.pt")
+        dist.barrier()
+        torch.load("out/model.pt", map_location="cpu"), torch.load(f"out/rank{1 - rank}.pt", map_location="cpu")
+        assert os.path.exists("out/old.pt") == (step < 2)
+        dist.barrier()
+"""
+WAYS = pytest.mark.parametrize("start", [[], NO_MOUNTS], ids=["overlay", "landlock"])
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("start", [[], NO_MOUNTS], ids=["overlay", "landlock"])
+@WAYS
+def test_ranks_have_one_file_system(clean, tmp_path, start):
+    """Each rank of torchrun finds what the other has written."""
+    (tmp_path / "train.py").write_text(textwrap.dedent(RANKS))
+    (tmp_path / "out").mkdir()
+    for name in ("model.pt", "old.pt"):
+        (tmp_path / "out" / name).write_text("mine")
+    done = subprocess.run([*start, *CENOTE, "dry-run", "--gpu", "2GiB", "--devices", "2", "--steps", "0", "--", "torchrun", "--nproc-per-node", "2",
+                           "train.py"], env=clean, cwd=tmp_path, capture_output=True, text=True, timeout=patience(60))
+    assert done.returncode == 0 and "out/old.pt (removed)" in done.stdout and "out/model.pt (changed)" in done.stdout, done.stdout + done.stderr
+    assert {path.name: path.read_text() for path in (tmp_path / "out").iterdir()} == {"model.pt": "mine", "old.pt": "mine"}
+
+
+@pytest.mark.deep
+@WAYS
 def test_a_trainer_that_deletes_old_checkpoints(run, clean, tmp_path, start):
-    """A real Trainer of Transformers, in the folder of its last run; also where the system does not let cenote mount, without an option."""
+    """A real Trainer of Transformers, which resumes, in the folder of its last run; also where the system does not let cenote mount, without an option."""
     (tmp_path / "train.py").write_text(textwrap.dedent(TRAINER))
     assert run("run", "--sim", "2GiB", "train.py").returncode == 0
-    before = {path: path.read_bytes() for path in (tmp_path / "out/checkpoint-4").rglob("*") if path.is_file()}
-    (tmp_path / "out/checkpoint-4").rename(tmp_path / "out/checkpoint-1")
+    before = {path: path.read_bytes() for path in (tmp_path / "out/checkpoint-8").rglob("*") if path.is_file()}
+    (tmp_path / "out/checkpoint-8").rename(tmp_path / "out/checkpoint-1")
     done = subprocess.run([*start, *CENOTE, "dry-run", "--gpu", "2GiB", "--steps", "0", "train.py"], env=clean, cwd=tmp_path, capture_output=True,
                           text=True, timeout=patience(60))
     assert done.returncode == 0 and "out/checkpoint-1 (removed)" in done.stdout, done.stdout + done.stderr
-    assert len(before) > 5 and {tmp_path / "out/checkpoint-4" / path.relative_to(tmp_path / "out/checkpoint-1"): path.read_bytes()
+    assert len(before) > 5 and {tmp_path / "out/checkpoint-8" / path.relative_to(tmp_path / "out/checkpoint-1"): path.read_bytes()
                                 for path in (tmp_path / "out/checkpoint-1").rglob("*") if path.is_file()} == before
