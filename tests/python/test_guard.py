@@ -335,6 +335,17 @@ def test_where_the_system_lets_nothing_be_protected(run, clean, tmp_path):
     assert done.returncode == 3 and not (tmp_path / "a").exists(), done.stderr
 
 
+def test_a_folder_that_two_threads_need_at_the_same_time(tmp_path, monkeypatch):
+    from cenote.guard import redirect
+    inside, upper = os.mkdir, str(tmp_path / "upper")
+    os.makedirs(upper + str(tmp_path))
+    (tmp_path / "old").mkdir()
+    monkeypatch.setattr(redirect, "upper", upper)
+    monkeypatch.setitem(redirect.real, "mkdir", lambda *asked: (inside(*asked), inside(*asked)))  # the other one is first
+    redirect.have_folder(str(tmp_path / "old"), "old")
+    assert os.path.isdir(upper + str(tmp_path / "old"))
+
+
 def test_what_is_mounted(tmp_path):
     from cenote.guard import mounts
     (tmp_path / "info").write_text(

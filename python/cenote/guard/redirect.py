@@ -114,7 +114,8 @@ def have_folder(name: str, path: Any) -> None:
     if not is_there(name):
         raise fails(errno.ENOENT, path)
     have_folder(os.path.dirname(name), path)
-    real["mkdir"](upper + name, stat.S_IMODE(real["stat"](name).st_mode) | stat.S_IRWXU)
+    with suppress(FileExistsError):  # another thread or rank has made it by now
+        real["mkdir"](upper + name, stat.S_IMODE(real["stat"](name).st_mode) | stat.S_IRWXU)
 
 
 def to_make(path: Any, folder: Optional[int] = None) -> Any:
