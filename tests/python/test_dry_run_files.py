@@ -153,7 +153,7 @@ def test_ranks_have_one_file_system(clean, tmp_path, start):
 @pytest.mark.deep
 @WAYS
 def test_a_trainer_that_deletes_old_checkpoints(run, clean, tmp_path, start):
-    """A real Trainer of Transformers, which resumes, in the folder of its last run; also where the system does not let cenote mount, without an option."""
+    """A Trainer of Transformers, which resumes, in the folder of its last run; also where the system does not let cenote mount, without an option."""
     (tmp_path / "train.py").write_text(textwrap.dedent(TRAINER))
     assert run("run", "--sim", "2GiB", "train.py").returncode == 0
     before = {path: path.read_bytes() for path in (tmp_path / "out/checkpoint-8").rglob("*") if path.is_file()}
