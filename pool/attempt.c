@@ -467,14 +467,16 @@ void attempt_replace_segments(struct climb *c)
 
 /*
  * Finds a place and fills it. If the device may have too little memory left, the driver is asked first, so that no pages are created in vain one
- * by one.
+ * by one. A climb asks at each further attempt, whatever the pool holds by then: pages go back meanwhile, and the last refusal ends the climb, so it
+ * has to come from a plan that knew what is left.
  */
 enum attempt attempt_serve(struct climb *c)
 {
     cenote_pool *pool = c->pool;
     uint64_t held = pool->store.pages.reserved, more = pool->config.device->capacity > held ? pool->config.device->capacity - held : 0;
+    bool may_lack = c->rung > RUNG_BUDGET || atomic_load(&pool->config.device->card->is_short) || c->request->size > more / 2;
     c->driver_has = UINT64_MAX;
-    if ((atomic_load(&pool->config.device->card->is_short) || c->request->size > more / 2) && provider_moves_pages(pool, c->arena))
+    if (may_lack && provider_moves_pages(pool, c->arena))
         attempt_ask_driver(c);
     if (provider_moves_pages(pool, c->arena)) {
         uint64_t units = (c->request->size >> pool->store.pages.shifts[GRADE_LARGE]) + 2, slots = units << (pool->store.pages.shifts[GRADE_LARGE] -

@@ -506,21 +506,34 @@ static void tell(const struct program *p)
     }
 }
 
-CASE(a_request_fails_only_if_memory_is_lacking)
+/* True: it holds to the rule. */
+static bool holds(uint64_t seed)
 {
     static struct program p;
+    p.seed = p.random = seed;
+    design(&p);
+    search(&p);
+    if (!*p.why)
+        return true;
+    shrink(&p);
+    tell(&p);
+    return false;
+}
+
+/* 5198: the pool gave pages back during the climb, held less then, and so did not ask the driver before the last attempt. */
+CASE(programs_that_failed_once)
+{
+    static const uint64_t seeds[] = {5198};
+    for (size_t i = 0; i < sizeof seeds / sizeof *seeds; i++)
+        EXPECT(holds(seeds[i]));
+}
+
+CASE(a_request_fails_only_if_memory_is_lacking)
+{
     const char *text = getenv("FITS_SEED");
     int failures = 0;
-    for (uint64_t seed = text ? strtoull(text, NULL, 0) : 1, last = seed + (uint64_t)rounds(200); seed < last && failures < 5; seed++) {
-        p.seed = p.random = seed;
-        design(&p);
-        search(&p);
-        if (!*p.why)
-            continue;
-        failures++;
-        shrink(&p);
-        tell(&p);
-    }
+    for (uint64_t seed = text ? strtoull(text, NULL, 0) : 1, last = seed + (uint64_t)rounds(200); seed < last && failures < 5; seed++)
+        failures += !holds(seed);
     EXPECT_EQ(failures, 0);
     EXPECT(totals.nearly * 20 > totals.requests); /* else the programs say little */
     fprintf(stderr, "(%llu programs, %llu requests, %llu failed, %llu of them by less than a page) ", (unsigned long long)totals.programs,
