@@ -28,6 +28,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/exits.h"
 #include "base/thread.h"
 
 #define SHIFT_LEAST 12
@@ -199,7 +200,7 @@ static bool start(void)
     struct sockaddr_un name;
     if (getrandom(server.exporter, sizeof server.exporter, 0) != (ssize_t)sizeof server.exporter)
         return false;
-    is_watching = is_watching || (!pthread_atfork(NULL, NULL, leave_socket) && !atexit(server.books->stop));
+    is_watching = is_watching || (!pthread_atfork(NULL, NULL, leave_socket) && exits_call(server.books->stop));
     server.socket = is_watching ? new_socket(server.exporter[1]) : -1;
     socklen_t length = name_socket(&name, server.exporter);
     server.runs = server.socket >= 0 && !bind(server.socket, (struct sockaddr *)&name, length) && thread_start("cenote share", serve);
