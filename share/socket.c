@@ -107,13 +107,19 @@ static unsigned read_number(const char *path, const char *format, unsigned other
 
 /*
  * In a user namespace that does not know all users the kernel gives one number to those it does not know, and getuid() says it where it does not know
- * this process's. So that number is no user there.
+ * this process's. So that number is no user there. A user with another number is known, and stays so while getuid() says that number: it is remembered.
  */
 static bool is_our_user(uid_t user)
 {
+    static _Atomic uint64_t known; /* and 1; 0: none */
     if (user != getuid())
         return false;
-    return user != read_number("/proc/sys/kernel/overflowuid", "%u", 65534) || read_number("/proc/self/uid_map", "%*u %*u %u", 0) == UINT32_MAX;
+    if (atomic_load_explicit(&known, memory_order_relaxed) == user + 1ull)
+        return true;
+    unsigned unknown = read_number("/proc/sys/kernel/overflowuid", "%u", 65534);
+    if (user != unknown)
+        atomic_store_explicit(&known, user + 1ull, memory_order_relaxed);
+    return user != unknown || read_number("/proc/self/uid_map", "%*u %*u %u", 0) == UINT32_MAX;
 }
 
 /* `files`: how many descriptors are wanted, 0 or 1. Where there is no room for them the kernel closes those that came. */

@@ -220,7 +220,7 @@ CASE(a_name_that_another_user_has_taken)
     close_own(&own);
 }
 
-/* It is in a user namespace that knows no user: to it all users have one number, its own among them. */
+/* It comes into a user namespace that knows no user: to it all users have one number, its own among them. Before, it knew its own user. */
 CASE(an_exporter_that_cannot_tell_users_apart_hears_none)
 {
     struct own own;
@@ -229,6 +229,8 @@ CASE(an_exporter_that_cannot_tell_users_apart_hears_none)
     uint64_t there;
     open_own(&own);
     other_start(&other, shape_text, CENOTE_VMM);
+    DONE(other_import(&other, &own.share, &there));
+    DONE(other_close(&other, there));
     if (!other_ask(&other, UNKNOW, 0).error) { /* else the system has none for us */
         DONE(other_take(&other, MIB, 7, &share, &there));
         share_patience = 2;
