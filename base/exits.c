@@ -1,6 +1,6 @@
 /*
- * exits.c: atexit, beside forks. The C library guards its list of functions by a lock that no fork takes or makes free. If one thread is inside atexit
- * while another forks, the lock stays taken in the child, and the child's exit() waits for ever. So no fork happens inside a call of ours.
+ * exits.c: atexit, beside forks. The C library guards its list of functions by a lock that no fork takes or makes free. If one thread is inside
+ * atexit while another forks, the lock stays taken in the child, and the child's exit() waits for ever. So no fork happens inside a call of ours.
  * What the program, or the driver, registers itself is theirs to guard.
  *
  * LOCKING: `registering` is taken last, by calls that may hold any lock of lock.h, and across each fork.

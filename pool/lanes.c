@@ -80,40 +80,13 @@ uint32_t lane_find_anywhere(const cenote_pool *pool, uint64_t key)
     return lane;
 }
 
-/* Of the stream that this thread has named last while it was captured: its capture, and if its lane is new, see device_newest_stream. */
+/* Of the stream that this thread has named last while it was captured, for its lane if that is new. */
 static _Thread_local uint64_t newest, capture;
 
-/*
- * In another capture the handle may be that of another stream: what the first one has freed is not the next one's to take without a wait. It comes back
- * as what it is, memory of the lane. LOCKING: the pool's lock.
- */
-static void forget_the_order(cenote_pool *pool, struct lane *lane)
+void lanes_expect_captured(uint64_t newest_stream, uint64_t of_capture)
 {
-    uint32_t first;
-    if (capture && lane->capture == capture)
-        return;
-    lane->capture = capture;
-    while ((first = lane->first_arena) && arena_of(pool, first)->is_known)
-        stream_forget(pool, arena_of(pool, first));
-}
-
-/*
- * A call names a captured stream, which cannot be asked for its id. Where captures are not announced, the lane that it may get remembers how old the
- * stream is at least. LOCKING: none, not inside.
- */
-void lanes_meet_captured(cenote_pool *pool, uint64_t key, CUstream stream)
-{
-    bool known = touch_captures_are_announced() || stream_is_alive(pool, stream, key); /* as one that was declared immortal in a capture */
-    if (!known) {
-        capture = device_capture_of(pool->config.device, stream);
-        if (pool_take_lock(pool)) /* the call will be told so */
-            return;
-        uint32_t lane = lane_find_anywhere(pool, key);
-        if ((known = lane))
-            forget_the_order(pool, lane_of(pool, lane));
-        lock_give(&pool->lock);
-    }
-    newest = known ? 0 : device_newest_stream(pool->config.device, stream);
+    newest = newest_stream;
+    capture = of_capture;
 }
 
 /*

@@ -9,8 +9,8 @@
  * away all others, before they take room in a queue.
  *
  * The server waits for no importer: an answer that cannot be delivered at once is dropped, and each has a socket of its own, because what lies unread
- * fills its sender's buffer. An importer asks again every tenth of a second, for `share_patience` at most, and less if the name vanishes or is another
- * user's. Any user can take the name of an exporter that is gone.
+ * fills its sender's buffer. An importer asks again every tenth of a second, for `share_patience` at most, and less if the name vanishes or is
+ * another user's. Any user can take the name of an exporter that is gone.
  *
  * LOCKING: `starting` guards the server's start.
  */
@@ -107,7 +107,7 @@ static unsigned read_number(const char *path, const char *format, unsigned other
 
 /*
  * In a user namespace that does not know all users the kernel gives one number to those it does not know, and getuid() says it where it does not know
- * this process's. So that number is no user there. A user with another number is known, and stays so while getuid() says that number: it is remembered.
+ * this process's. So that number is no user there. A user with another number is known, which stays so while getuid() says it: it is remembered.
  */
 static bool is_our_user(uid_t user)
 {
@@ -237,8 +237,8 @@ bool share_is_own(const uint64_t exporter[2])
 /* ------------------------------------------------------------------------------------------------------------------------- the importer */
 
 /*
- * Has another user the name? An exporter may give up root's rights once it has its socket, so root counts as no other user. The kernel is asked after a
- * tenth of a second without an answer. What the other user sends is an answer, too: only the holder of the name has the key of the question.
+ * Has another user the name? An exporter may give up root's rights once it has its socket, so root counts as no other user. The kernel is asked
+ * after a tenth of a second without an answer. What the other user sends is an answer, too: only the holder of the name has the key of the question.
  */
 static bool is_taken(const struct sockaddr_un *name, socklen_t length, const struct letter *letter, const void *data, uint64_t key)
 {

@@ -276,7 +276,7 @@ CASE(a_stream_that_ended_and_one_that_is_captured_at_once)
     close_mortal(&scene);
 }
 
-/* It is the same stream, captured again and again, and no call names it between. In one capture it has its memory in order; all is back at its name. */
+/* The same stream, captured again and again, and no call names it between. In one capture it has its memory in order; all is back at its name. */
 CASE(a_stream_that_is_captured_several_times)
 {
     struct scene scene;

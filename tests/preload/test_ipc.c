@@ -254,7 +254,7 @@ static void answers_with(void) { answers_of("on", shown[0]); }
 static void answers_without(void) { answers_of("off", shown[1]); }
 
 /*
- * As without the preload, but for one thing: in a capture that allows it, the driver takes down at once what has been closed as often as it was opened.
+ * As without the preload, but for one thing: in a capture that allows it, the driver takes down at once what was closed as often as it was opened.
  * cenote refuses that close, the capture goes on, and the memory stays open until it is closed once more.
  */
 CASE(memory_that_is_closed_in_a_capture)
