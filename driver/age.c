@@ -57,3 +57,13 @@ unsigned long long device_newest_stream(struct device *d, CUstream stream)
     t->cuThreadExchangeStreamCaptureMode(&mode);
     return result ? 0 : id;
 }
+
+/* Two captures have different numbers. A captured stream may be asked for it, in any mode (sim/entries/answers.txt). */
+uint64_t device_capture_of(const struct device *d, CUstream stream)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    cuuint64_t id = 0;
+    const struct driver *t = d->driver;
+    bool asked = t->cuStreamGetCaptureInfo_v2 && !t->cuStreamGetCaptureInfo_v2(stream, &status, &id, NULL, NULL, NULL);
+    return asked && status != CU_STREAM_CAPTURE_STATUS_NONE ? id : 0;
+}

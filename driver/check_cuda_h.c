@@ -16,6 +16,7 @@
 #if CUDA_VERSION >= 12050 && __has_include(<cudaTypedefs.h>)
 #include <cudaTypedefs.h>
 #define PFN_cuStreamGetCtx_v2_v12050 PFN_cuStreamGetCtx_v12050
+#define PFN_cuStreamGetCaptureInfo_v2_v11030 PFN_cuStreamGetCaptureInfo_v11030
 #define DRIVER(need, time, name, version, parameters, arguments) \
     _Static_assert(__builtin_types_compatible_p(PFN_##name##_v##version, CUresult (*) parameters), #name ": no such version");
 #include "driver/driver.def"

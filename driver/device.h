@@ -187,6 +187,7 @@ void device_let_calls_end(struct device *device);
  * greater one. 0: the driver does not say, or its ids do not rise. LOCKING: none, not inside
  */
 unsigned long long device_newest_stream(struct device *d, CUstream stream);
+uint64_t device_capture_of(const struct device *d, CUstream stream); /* the number of the capture that it is in; 0: none, or not known */
 
 /* What a page of this device is made of, for cuMemCreate and cuMemSetAccess. */
 /* --- probe.c. `fabric`: of pools that want fabric handles */

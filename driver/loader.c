@@ -22,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/exits.h"
 #include "base/lock.h"
 #include "cenote/cenote.h"
 #include "driver/resolve.h"
@@ -229,7 +230,7 @@ static int load(void)
         return error;
 
     /* After cuInit: handlers run in reverse order, so ours runs before those that the driver has set up until now. */
-    if (atexit(process_exits))
+    if (!exits_call(process_exits))
         return fail(CENOTE_OUT_OF_HOST_MEMORY, "no memory to watch for the end of the process");
     atomic_store_explicit(&published, driver_trace_over(driver), memory_order_release);
     return CENOTE_OK;

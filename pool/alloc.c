@@ -87,7 +87,7 @@ static bool waits_for_this(const cenote_pool *pool, uint32_t lane)
 static inline void meet_stream(cenote_pool *pool, uint64_t key, CUstream stream)
 {
     if (__builtin_expect(stream_key_is_captured(key), 0))
-        lanes_meet_captured(pool, key, stream);
+        stream_meet_captured(pool, key, stream);
     else if (lanes_have_captured(pool))
         stream_end_another(pool, key, stream);
 }

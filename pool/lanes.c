@@ -80,23 +80,13 @@ uint32_t lane_find_anywhere(const cenote_pool *pool, uint64_t key)
     return lane;
 }
 
-/* Of the stream that this thread has named last while it was captured, if its lane is new: see device_newest_stream. */
-static _Thread_local uint64_t newest;
+/* Of the stream that this thread has named last while it was captured, for its lane if that is new. */
+static _Thread_local uint64_t newest, capture;
 
-/*
- * A call names a captured stream, which cannot be asked for its id. Where captures are not announced, the lane that it may get remembers how old the
- * stream is at least. LOCKING: none, not inside.
- */
-void lanes_meet_captured(cenote_pool *pool, uint64_t key, CUstream stream)
+void lanes_expect_captured(uint64_t newest_stream, uint64_t of_capture)
 {
-    bool known = touch_captures_are_announced() || stream_is_alive(pool, stream, key); /* as one that was declared immortal in a capture */
-    if (!known) {
-        if (pool_take_lock(pool)) /* the call will be told so */
-            return;
-        known = lane_find_anywhere(pool, key) != 0;
-        lock_give(&pool->lock);
-    }
-    newest = known ? 0 : device_newest_stream(pool->config.device, stream);
+    newest = newest_stream;
+    capture = of_capture;
 }
 
 /*
@@ -122,6 +112,7 @@ uint32_t lane_for(cenote_pool *pool, CUstream stream, uint64_t key, struct devic
                                            .born = pool->store.pages.fences.now};
     if (stream_key_is_captured(key)) {
         lane_of(pool, number)->newest = newest;
+        lane_of(pool, number)->capture = capture;
         atomic_fetch_add(&pool->lanes.captured, 1);
     }
     return number;

@@ -30,6 +30,7 @@ struct lane {
     uint32_t probe;                 /* see lane_hash */
     CUstream stream;                /* its handle when it was first seen */
     uint64_t newest;                /* of one that was captured then: no stream had a greater id. 0: it was not, or that is not known */
+    uint64_t capture;               /* in which it was named last; 0: it was not captured, or that is not known */
     struct device *other;           /* whose stream it is; NULL: the pool's own device */
     uint32_t users;                 /* arenas, uses, events and marks that name it: the lane goes with the last one */
     uint32_t first_arena, last_arena; /* its arenas: first those that are found by their stream */

@@ -204,7 +204,7 @@ static inline bool lanes_have_captured(const cenote_pool *pool)
 {
     return __builtin_expect(atomic_load_explicit(&pool->lanes.captured, memory_order_relaxed) != 0, 0);
 }
-void     lanes_meet_captured(cenote_pool *pool, uint64_t key, CUstream stream);
+void     lanes_expect_captured(uint64_t newest_stream, uint64_t of_capture);
 uint32_t lane_when_captured(const cenote_pool *pool, uint64_t key, CUstream stream, const struct device *other);
 void     lane_hold(cenote_pool *pool, uint32_t lane);
 void     lane_drop(cenote_pool *pool, uint32_t lane);

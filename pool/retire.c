@@ -154,21 +154,60 @@ static bool was_this_captured(cenote_pool *pool, uint32_t lane, uint64_t key)
     return touch_captures_are_announced() || key <= lane_of(pool, lane)->newest;
 }
 
+/* What is found by the key of the lane's stream is found no more. LOCKING: the pool's lock. */
+static void forget_arenas(cenote_pool *pool, const struct lane *lane)
+{
+    uint32_t first;
+    while ((first = lane->first_arena) && arena_of(pool, first)->is_known)
+        stream_forget(pool, arena_of(pool, first));
+}
+
+/*
+ * In another capture the handle may be that of another stream: what the first one has freed is not the next one's to take without a wait. It comes
+ * back as what it is, memory of the lane. LOCKING: the pool's lock.
+ */
+static void forget_the_order(cenote_pool *pool, struct lane *lane, uint64_t capture)
+{
+    if (capture && lane->capture == capture)
+        return;
+    lane->capture = capture;
+    forget_arenas(pool, lane);
+}
+
+/*
+ * A call names a captured stream, which cannot be asked for its id. Where captures are not announced, the lane that it has or gets remembers the
+ * capture, and how old the stream is at least (device_newest_stream). LOCKING: none, not inside.
+ */
+void stream_meet_captured(cenote_pool *pool, uint64_t key, CUstream stream)
+{
+    uint64_t capture = 0;
+    bool known = touch_captures_are_announced() || stream_is_alive(pool, stream, key); /* as one that was declared immortal in a capture */
+    if (!known) {
+        capture = device_capture_of(pool->config.device, stream);
+        if (pool_take_lock(pool)) /* the call will be told so */
+            return;
+        uint32_t lane = lane_find_anywhere(pool, key);
+        if ((known = lane))
+            forget_the_order(pool, lane_of(pool, lane), capture);
+        lock_give(&pool->lock);
+    }
+    lanes_expect_captured(known ? 0 : device_newest_stream(pool->config.device, stream), capture);
+}
+
 /*
  * The handle is that of a younger stream: what had it in captures has ended without a word. What that freed and used waits as what others leave that
  * end so; this stream is not taken for it.
  */
 void stream_end_another(cenote_pool *pool, uint64_t key, CUstream stream)
 {
-    uint32_t lane = 0, first;
+    uint32_t lane = 0;
     if (!stream_key_is_id(key) || hold_lane(pool, stream_key_while_captured(stream), &lane) || !lane)
         return;
     lock_take(&pool->lock);
     struct lane *captured = lane_of(pool, lane);
     if (captured->newest && key > captured->newest && !captured->ended) {
         lane_forget_key(pool, captured);
-        while ((first = captured->first_arena) && arena_of(pool, first)->is_known)
-            stream_forget(pool, arena_of(pool, first));
+        forget_arenas(pool, captured);
     }
     lane_drop(pool, lane);
     pool->life.users--;

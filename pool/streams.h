@@ -53,6 +53,7 @@ bool stream_is_immortal(cenote_pool *pool, CUstream stream, uint64_t key);
 bool stream_is_alive(cenote_pool *pool, CUstream stream, uint64_t key);
 
 /* --- retire.c. LOCKING: none held, not inside */
+void stream_meet_captured(cenote_pool *pool, uint64_t key, CUstream stream);
 void stream_end_another(cenote_pool *pool, uint64_t key, CUstream stream);
 
 /* --- arenas.c: the arena of a stream. LOCKING: the pool's lock */

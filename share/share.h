@@ -3,6 +3,8 @@
 #define CENOTE_SHARE_SHARE_H
 
 #include <cenote/share.h>
+#include <sys/socket.h>
+#include <sys/types.h>
 
 #include "pool/pool.h"
 
@@ -62,5 +64,8 @@ int  share_serve(const struct share_books *books, uint64_t exporter[2]);
 bool share_is_own(const uint64_t exporter[2]);
 int  share_ask(const struct share_message *m, uint64_t page, struct share_reply *reply, int *file);
 bool share_is_sound(const struct share_reply *reply, size_t length);
+
+/* --- share/owner.c */
+bool share_owner(const char *name, size_t length, uid_t *user);
 
 #endif

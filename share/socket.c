@@ -9,7 +9,8 @@
  * away all others, before they take room in a queue.
  *
  * The server waits for no importer: an answer that cannot be delivered at once is dropped, and each has a socket of its own, because what lies unread
- * fills its sender's buffer. An importer asks again every tenth of a second, for `share_patience` at most, and less if the name vanishes.
+ * fills its sender's buffer. An importer asks again every tenth of a second, for `share_patience` at most, and less if the name vanishes or is
+ * another user's. Any user can take the name of an exporter that is gone.
  *
  * LOCKING: `starting` guards the server's start.
  */
@@ -28,6 +29,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/exits.h"
 #include "base/thread.h"
 
 #define SHIFT_LEAST 12
@@ -47,6 +49,7 @@ struct letter {                     /* one datagram and what the kernel says of 
     struct sockaddr_un from;
     socklen_t from_size;
     bool    trusted;                /* it is of a process of our user */
+    bool    taken;                  /* an importer: another user has the exporter's name */
     int     file;                   /* that came along, or -1 */
     ssize_t length;                 /* -1: none, see errno */
 };
@@ -104,13 +107,19 @@ static unsigned read_number(const char *path, const char *format, unsigned other
 
 /*
  * In a user namespace that does not know all users the kernel gives one number to those it does not know, and getuid() says it where it does not know
- * this process's. So that number is no user there.
+ * this process's. So that number is no user there. A user with another number is known, which stays so while getuid() says it: it is remembered.
  */
 static bool is_our_user(uid_t user)
 {
+    static _Atomic uint64_t known; /* and 1; 0: none */
     if (user != getuid())
         return false;
-    return user != read_number("/proc/sys/kernel/overflowuid", "%u", 65534) || read_number("/proc/self/uid_map", "%*u %*u %u", 0) == UINT32_MAX;
+    if (atomic_load_explicit(&known, memory_order_relaxed) == user + 1ull)
+        return true;
+    unsigned unknown = read_number("/proc/sys/kernel/overflowuid", "%u", 65534);
+    if (user != unknown)
+        atomic_store_explicit(&known, user + 1ull, memory_order_relaxed);
+    return user != unknown || read_number("/proc/self/uid_map", "%*u %*u %u", 0) == UINT32_MAX;
 }
 
 /* `files`: how many descriptors are wanted, 0 or 1. Where there is no room for them the kernel closes those that came. */
@@ -199,7 +208,7 @@ static bool start(void)
     struct sockaddr_un name;
     if (getrandom(server.exporter, sizeof server.exporter, 0) != (ssize_t)sizeof server.exporter)
         return false;
-    is_watching = is_watching || (!pthread_atfork(NULL, NULL, leave_socket) && !atexit(server.books->stop));
+    is_watching = is_watching || (!pthread_atfork(NULL, NULL, leave_socket) && exits_call(server.books->stop));
     server.socket = is_watching ? new_socket(server.exporter[1]) : -1;
     socklen_t length = name_socket(&name, server.exporter);
     server.runs = server.socket >= 0 && !bind(server.socket, (struct sockaddr *)&name, length) && thread_start("cenote share", serve);
@@ -228,6 +237,21 @@ bool share_is_own(const uint64_t exporter[2])
 /* ------------------------------------------------------------------------------------------------------------------------- the importer */
 
 /*
+ * Has another user the name? An exporter may give up root's rights once it has its socket, so root counts as no other user. The kernel is asked
+ * after a tenth of a second without an answer. What the other user sends is an answer, too: only the holder of the name has the key of the question.
+ */
+static bool is_taken(const struct sockaddr_un *name, socklen_t length, const struct letter *letter, const void *data, uint64_t key)
+{
+    uid_t user;
+    int why = errno;
+    if (letter->length >= 0)
+        return !letter->trusted && has_key(data, letter->length, key);
+    bool taken = why == EAGAIN && share_owner(name->sun_path, length - offsetof(struct sockaddr_un, sun_path), &user) && user && !is_our_user(user);
+    errno = why;
+    return taken;
+}
+
+/*
  * The answer, or none (not trusted). What others write to us is passed over. The question is asked again and again: an answer may have been dropped,
  * and where the exporter is gone sending finds that out.
  */
@@ -239,7 +263,7 @@ static struct letter ask(int s, const struct sockaddr_un *name, socklen_t length
     setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &tenth, sizeof tenth);
     setsockopt(s, SOL_SOCKET, SO_SNDTIMEO, &tenth, sizeof tenth);
     bool sent = false, again = true;
-    while (!letter.trusted && clock_ns() < until) { /* not counted: signals that the program handles cut a try short */
+    while (!letter.trusted && !letter.taken && clock_ns() < until) { /* not counted: signals that the program handles cut a try short */
         int flags = MSG_NOSIGNAL | (sent ? MSG_DONTWAIT : 0);
         ssize_t went = again ? sendto(s, q, sizeof *q, flags, (const struct sockaddr *)name, length) : 0;
         if (went < 0 && errno == ECONNREFUSED)
@@ -248,6 +272,7 @@ static struct letter ask(int s, const struct sockaddr_un *name, socklen_t length
         if (sent)
             letter = receive(s, reply, sizeof *reply, 1);
         again = letter.length < 0;
+        letter.taken = is_taken(name, length, &letter, reply, q->key_back);
         letter.trusted = letter.trusted && has_key(reply, letter.length, q->key_back);
         if (!letter.trusted && letter.file >= 0)
             close(letter.file);
@@ -294,7 +319,10 @@ int share_ask(const struct share_message *m, uint64_t page, struct share_reply *
     if (s < 0)
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no socket to import memory with: %s", strerror(errno));
     struct letter letter = ask(s, &name, length, &q, reply);
-    if (!letter.trusted)
+    if (letter.taken)
+        error = error_set(CENOTE_GONE, 0, "process %lld, which exported the memory, is gone or of another user: its socket's name is another user's",
+                          (long long)m->process);
+    else if (!letter.trusted)
         error = error_set(CENOTE_GONE, 0, "process %lld, which exported the memory, does not answer: it is gone, of another user, or in "
                           "another network namespace (%s)", (long long)m->process, strerror(errno));
     else if (!share_is_sound(reply, (size_t)letter.length))

@@ -4,6 +4,7 @@
  *
  * LOCKING: none.
  */
+#include "plugins/preload/captures.h"
 #include "plugins/preload/hooks.h"
 #include "plugins/preload/memory.h"
 
@@ -89,8 +90,13 @@ CUresult serve_cuIpcOpenMemHandle_v2(CUdeviceptr *at, CUipcMemHandle handle, uns
     return open(at, handle, flags, real()->cuIpcOpenMemHandle_v2);
 }
 
+/* While a capture is open the driver is asked first, as in open: a refusal, and what it does to the capture, are the driver's. */
 CUresult serve_cuIpcCloseMemHandle(CUdeviceptr at)
 {
+    struct place *p = captures_may_be_open() ? place_here() : NULL;
+    CUresult result = p ? memory_ask(p) : CUDA_SUCCESS;
+    if (result)
+        return result;
     int error = at ? cenote_import_close((void *)(uintptr_t)at) : CENOTE_INVALID;
     if (error == CENOTE_EXITING)
         return CUDA_SUCCESS; /* it goes with the process */

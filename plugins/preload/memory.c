@@ -88,8 +88,6 @@ bool memory_take(struct place *p, struct family *family, CUdeviceptr *at, size_t
     void *block = NULL;
     CHECK(!family == (stream == p->still));
     int error = take(p, family, bytes, stream, &block);
-    if (error == CENOTE_OUT_OF_MEMORY && place_make_room_beside(p))
-        error = take(p, family, bytes, stream, &block);
     *result = CUDA_SUCCESS;
     if (error == CENOTE_OUT_OF_MEMORY) {
         *result = CUDA_ERROR_OUT_OF_MEMORY;

@@ -414,20 +414,6 @@ bool place_make_room(void)
     return has_given;
 }
 
-bool place_make_room_beside(const struct place *p)
-{
-    bool has_given = false;
-    for (int i = 0; i < PLACES_MAX; i++) {
-        struct place *other = place_visit(i);
-        if (!other)
-            continue;
-        if (other != p && other->device == p->device && trim(other, captures_are_open() ? 0 : CENOTE_TRIM_WAIT))
-            has_given = true;
-        place_visit_end(other);
-    }
-    return has_given;
-}
-
 /* --- questions */
 
 struct place *place_open_in(CUcontext context)

@@ -134,9 +134,6 @@ bool place_is_borrowing(void);
 /* Memory that the program wants by other ways than cenote's is short: gives back what no block uses. False: there was none. */
 bool place_make_room(void);
 
-/* The same for a pool of cenote's, which knows the pools of its own context: those in other contexts of the device, which are waited for. */
-bool place_make_room_beside(const struct place *p);
-
 /* Peaks and trims of a place, also after it has closed, and the calls of the driver that cenote made for the process. False: never served. */
 struct place_past {
     uint64_t requested, reserved, trims, calls;

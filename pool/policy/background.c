@@ -15,13 +15,13 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <sched.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/check.h"
+#include "base/exits.h"
 #include "base/thread.h"
 #include "driver/near.h"
 #include "pool/pool.h"
@@ -111,7 +111,7 @@ static void process_exits(void)
 static bool start(void)
 {
     static bool is_watching; /* over failed starts too: handlers cannot be taken back */
-    is_watching = is_watching || !atexit(process_exits);
+    is_watching = is_watching || exits_call(process_exits);
     errno = is_watching ? 0 : ENOMEM;
     return is_watching && thread_start("cenote", look_after_pools);
 }

@@ -28,6 +28,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/exits.h"
 #include "base/file.h"
 #include "stats/records/records.h"
 
@@ -399,7 +400,7 @@ int record_open(cenote_pool *pool)
     if (chosen && *chosen) {
         pool->recorder.trace_number = atomic_fetch_add(&traces, 1) + 1;
         records = records ? records : RECORDS_FOR_ENVIRONMENT;
-        if (pool->recorder.trace_number == 1 && atexit(process_ends))
+        if (pool->recorder.trace_number == 1 && !exits_call(process_ends))
             return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "the system will not call at the end of the process: CENOTE_TRACE cannot be served");
     }
     struct ring ring;

@@ -251,6 +251,52 @@ CASE(a_stream_that_took_memory_and_ended)
     close_mortal(&scene);
 }
 
+/* No call names the next stream of the handle before it is captured, too: it does not get what the first has freed and is still at work on. */
+CASE(a_stream_that_ended_and_one_that_is_captured_at_once)
+{
+    struct scene scene;
+    void *at, *later;
+    open_mortal(&scene, false);
+    DONE(cuStreamBeginCapture(scene.stream[B], CU_STREAM_CAPTURE_MODE_GLOBAL));
+    REQUIRE(!cenote_alloc(scene.pool, 30 * MIB, scene.stream[B], &at));
+    end_capture(scene.stream[B]);
+    struct held block = held_of(at, 30 * MIB, scene.stream[B]);
+    held_linger(&block, scene.stream[B]);
+    DONE(cenote_free(at));
+    replace(&scene);
+    DONE(cuStreamBeginCapture(scene.stream[B], CU_STREAM_CAPTURE_MODE_GLOBAL));
+    REQUIRE(!cenote_alloc(scene.pool, 20 * MIB, scene.stream[B], &later));
+    end_capture(scene.stream[B]);
+    struct held next = held_of(later, 20 * MIB, scene.stream[B]);
+    held_give(&next);
+    wait_for_context(&scene);
+    name(&scene, scene.stream[B]);
+    DONE(cenote_pool_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT));
+    expect_nearly_all(&scene);
+    close_mortal(&scene);
+}
+
+/* The same stream, captured again and again, and no call names it between. In one capture it has its memory in order; all is back at its name. */
+CASE(a_stream_that_is_captured_several_times)
+{
+    struct scene scene;
+    void *at[2];
+    open_mortal(&scene, false);
+    for (int i = 0; i < 3; i++) {
+        DONE(cuStreamBeginCapture(scene.stream[B], CU_STREAM_CAPTURE_MODE_GLOBAL));
+        for (int j = 0; j < 2; j++) {
+            REQUIRE(!cenote_alloc(scene.pool, 15 * MIB, scene.stream[B], &at[j]));
+            DONE(cenote_free(at[j]));
+        }
+        EXPECT_EQ(at[0], at[1]);
+        end_capture(scene.stream[B]);
+    }
+    name(&scene, scene.stream[B]);
+    DONE(cenote_pool_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT));
+    expect_nearly_all(&scene);
+    close_mortal(&scene);
+}
+
 /* The stream ends in the capture that it had joined, which ends that capture. */
 CASE(a_stream_that_ended_in_a_capture)
 {

@@ -148,7 +148,79 @@ CASE(a_process_of_another_user)
     close_own(&own);
 }
 
-/* It is in a user namespace that knows no user: to it all users have one number, its own among them. */
+/* The exporter is gone, and that is found out before the patience is at its end. */
+static void expect_quick_refusal(const cenote_share *share, const char *words)
+{
+    int before = share_patience;
+    share_patience = 10 * (int)patience(60);
+    uint64_t began = clock_ns();
+    expect_refusal(share, CENOTE_GONE, words);
+    EXPECT(clock_ns() - began < patience(30) * (uint64_t)1000000000);
+    share_patience = before;
+}
+
+/* It takes the name of one that is gone, reads what importers ask, and says nothing, or sends back what has the right key. */
+static void take_the_name(const struct share_message *m, bool answers, int bound)
+{
+    struct share_request q;
+    struct sockaddr_un name = {.sun_family = AF_UNIX}, from;
+    socklen_t size = sizeof from;
+    int s = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    int length = snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "cenote-share-%016llx", (unsigned long long)m->exporter[0]);
+    bool has_it = !bind(s, (struct sockaddr *)&name, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length));
+    if (write(bound, &has_it, 1) != 1)
+        _exit(1);
+    while (recvfrom(s, &q, sizeof q, 0, (struct sockaddr *)&from, &size) == (ssize_t)sizeof q) {
+        struct share_reply lie = {.key = q.key_back, .magic = SHARE_MAGIC, .error = CENOTE_GONE};
+        while (answers && sendto(s, &lie, sizeof lie, 0, (struct sockaddr *)&from, size) == (ssize_t)sizeof lie)
+            ;
+        size = sizeof from;
+    }
+}
+
+static pid_t start_taker(const cenote_share *share, bool answers)
+{
+    struct share_message m = message_of(share);
+    int ends[2];
+    bool has_it = false;
+    REQUIRE(!pipe(ends));
+    fflush(NULL);
+    pid_t taker = fork();
+    if (!taker) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        alarm(patience(60));
+        if (!setuid(65534))
+            take_the_name(&m, answers, ends[1]);
+        _exit(1);
+    }
+    close(ends[1]);
+    EXPECT(read(ends[0], &has_it, 1) == 1 && has_it);
+    close(ends[0]);
+    return taker;
+}
+
+/* The exporter has died, and another user has its name: that is found out before the patience is at its end. */
+CASE(a_name_that_another_user_has_taken)
+{
+    struct own own;
+    struct other other;
+    cenote_share share;
+    uint64_t there;
+    open_own(&own);
+    for (int answers = 0; answers < 2 && getuid() == 0; answers++) {
+        other_start(&other, shape_text, CENOTE_VMM);
+        DONE(other_take(&other, MIB, 7, &share, &there));
+        other_kill(&other);
+        pid_t taker = start_taker(&share, answers);
+        expect_quick_refusal(&share, "another user's");
+        kill(taker, SIGKILL);
+        EXPECT(waitpid(taker, NULL, 0) == taker);
+        expect_quick_refusal(&share, "network namespace");
+    }
+    close_own(&own);
+}
+
+/* It comes into a user namespace that knows no user: to it all users have one number, its own among them. Before, it knew its own user. */
 CASE(an_exporter_that_cannot_tell_users_apart_hears_none)
 {
     struct own own;
@@ -157,6 +229,8 @@ CASE(an_exporter_that_cannot_tell_users_apart_hears_none)
     uint64_t there;
     open_own(&own);
     other_start(&other, shape_text, CENOTE_VMM);
+    DONE(other_import(&other, &own.share, &there));
+    DONE(other_close(&other, there));
     if (!other_ask(&other, UNKNOW, 0).error) { /* else the system has none for us */
         DONE(other_take(&other, MIB, 7, &share, &there));
         share_patience = 2;
@@ -188,17 +262,6 @@ CASE(a_stuck_exporter_is_not_waited_for_for_ever)
     close_own(&own);
 }
 
-/* The exporter is gone, and that is found out before the patience is at its end. */
-static void expect_quick_refusal(const cenote_share *share)
-{
-    int before = share_patience;
-    share_patience = 10 * (int)patience(60);
-    uint64_t began = clock_ns();
-    expect_refusal(share, CENOTE_GONE, "is gone");
-    EXPECT(clock_ns() - began < patience(30) * (uint64_t)1000000000);
-    share_patience = before;
-}
-
 static void *kill_soon(void *arg)
 {
     struct timespec while_ago = {0, 150000000};
@@ -220,7 +283,7 @@ CASE(an_exporter_that_dies_while_it_is_asked)
     DONE(other_take(&other, MIB, 7, &share, &there));
     stop(&other);
     REQUIRE(!pthread_create(&killer, NULL, kill_soon, &other.process));
-    expect_quick_refusal(&share);
+    expect_quick_refusal(&share, "is gone");
     pthread_join(killer, NULL);
     other_kill(&other);
     close_own(&own);
@@ -246,7 +309,7 @@ CASE(a_fork_of_the_exporter)
     DONE(cenote_import_close(at));
     other_kill(&other);
     EXPECT_EQ(kill((pid_t)o.pattern, 0), 0);
-    expect_quick_refusal(&share);
+    expect_quick_refusal(&share, "is gone");
     kill((pid_t)o.pattern, SIGKILL);
     close_own(&own);
 }

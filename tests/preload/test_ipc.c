@@ -3,6 +3,8 @@
  */
 #include "tests/preload/card.h"
 
+#include <sys/mman.h>
+
 #define WORDS 0x77aa55ee77aa55eeu
 
 static void card_of_machine(const char *name)
@@ -186,6 +188,88 @@ ENDS_WITH(a_block_in_a_context_of_the_programs_own, 0)
     EXPECT(WIFEXITED(status) && !WEXITSTATUS(status));
     DONE(cuMemFree(at));
     scene_is_open = false;
+}
+
+/* --- closed while a stream is captured */
+
+enum { MODES = 3, LAST_CLOSE = 2, CLOSE_AGAIN = 4, ANSWERS = 6 };
+
+/* Opened twice, and closed twice in captures of each mode; and once more, if need be. What is told: each call, and the end of its capture. */
+static void close_in_captures(const struct message *m, int answers[MODES][ANSWERS])
+{
+    static const CUstreamCaptureMode modes[MODES] = {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+                                                     CU_STREAM_CAPTURE_MODE_RELAXED};
+    CUdeviceptr at, again;
+    for (int i = 0; i < MODES; i++) {
+        int *to = answers[i];
+        DONE(cuIpcOpenMemHandle(&at, m->handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+        DONE(cuIpcOpenMemHandle(&again, m->handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+        for (int use = 0; use < 2; use++) {
+            CUgraph graph = NULL;
+            DONE(cuStreamBeginCapture(card.stream[A], modes[i]));
+            *to++ = (int)cuIpcCloseMemHandle(at);
+            *to++ = (int)cuStreamEndCapture(card.stream[A], &graph);
+            if (graph)
+                DONE(cuGraphDestroy(graph));
+        }
+        *to++ = (int)cuIpcCloseMemHandle(at);
+        *to = (int)cuIpcCloseMemHandle(at);
+    }
+}
+
+/* Both processes run with the preload, or without. */
+static void answers_of(const char *is_on, int answers[MODES][ANSWERS])
+{
+    int there[2], back[2], status = 0;
+    char name[64], done = 1;
+    struct message m = {.bytes = MIB};
+    snprintf(name, sizeof name, "%s-%s", machine_name(), is_on);
+    REQUIRE(!pipe(there) && !pipe(back));
+    fflush(NULL);
+    pid_t child = fork();
+    if (!child) {
+        CUdeviceptr at = 0;
+        alarm(patience(HANGS));
+        setenv("CENOTE_PRELOAD", is_on, 1);
+        card_of_machine(name);
+        DONE(cuMemAlloc(&at, m.bytes));
+        DONE(cuIpcGetMemHandle(&m.handle, at));
+        EXPECT(write(there[1], &m, sizeof m) == (ssize_t)sizeof m && read(back[0], &done, 1) == 1);
+        _exit(failures_said());
+    }
+    setenv("CENOTE_PRELOAD", is_on, 1);
+    REQUIRE(read(there[0], &m, sizeof m) == (ssize_t)sizeof m);
+    card_of_machine(name);
+    sim_set_quiet(true);
+    close_in_captures(&m, answers);
+    EXPECT(write(back[1], &done, 1) == 1);
+    REQUIRE(waitpid(child, &status, 0) == child);
+    EXPECT(WIFEXITED(status) && !WEXITSTATUS(status));
+    scene_is_open = false;
+}
+
+static int (*shown)[MODES][ANSWERS]; /* by two children: with the preload, and without */
+
+static void answers_with(void) { answers_of("on", shown[0]); }
+static void answers_without(void) { answers_of("off", shown[1]); }
+
+/*
+ * As without the preload, but for one thing: in a capture that allows it, the driver takes down at once what was closed as often as it was opened.
+ * cenote refuses that close, the capture goes on, and the memory stays open until it is closed once more.
+ */
+CASE(memory_that_is_closed_in_a_capture)
+{
+    shown = mmap(NULL, 2 * sizeof *shown, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(shown != MAP_FAILED);
+    EXPECT_EQ(status_of(answers_with), 0);
+    EXPECT_EQ(status_of(answers_without), 0);
+    for (int mode = 0; mode < MODES; mode++)
+        for (int i = 0; i < ANSWERS; i++)
+            if (mode < 2 || (i != LAST_CLOSE && i != CLOSE_AGAIN))
+                EXPECT_EQ(shown[0][mode][i], shown[1][mode][i]);
+    EXPECT_EQ(shown[0][2][LAST_CLOSE], CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    EXPECT_EQ(shown[0][2][CLOSE_AGAIN], CUDA_SUCCESS);
+    EXPECT_EQ(shown[1][2][LAST_CLOSE], CUDA_SUCCESS);
 }
 
 /* As without the preload: memory in stream order has no handle, and its attribute says so. */
