@@ -8,7 +8,7 @@
  * Keeps the words and the driver's result for this thread and returns `code`, so that a failing path ends in `return error_set(...)`.
  * `cuda_result` is the CUresult behind it, 0 if there is none.
  */
-__attribute__((format(printf, 3, 4))) int error_set(int code, int cuda_result, const char *format, ...);
+__attribute__((format(printf, 3, 4), cold)) int error_set(int code, int cuda_result, const char *format, ...);
 
 /* Added to the code where the error is the answer to a question, and no mistake. It is not in what error_set returns. */
 #define ERROR_ANSWER 0x100

@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <linux/membarrier.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -26,7 +27,7 @@ extern struct lock locks_end[] __asm__("__stop_cenote_locks") __attribute__((wea
 static void process_forked(void)
 {
     for (struct lock *lock = locks_begin; lock < locks_end; lock++) /* cppcheck-suppress comparePointers ; of one section */
-        atomic_store(&lock->state, LOCK_FREE);
+        lock_open(lock, lock->rank);
 }
 
 __attribute__((constructor)) static void watch_forks(void)
@@ -37,33 +38,63 @@ __attribute__((constructor)) static void watch_forks(void)
 void lock_open(struct lock *lock, enum lock_rank rank)
 {
     atomic_store(&lock->state, LOCK_FREE);
+    atomic_store(&lock->waiting, 0);
     lock->rank = rank;
 }
 
 void lock_close(struct lock *lock)
 {
-    CHECK(atomic_load(&lock->state) == LOCK_FREE);
+    CHECK(atomic_load(&lock->state) == LOCK_FREE && !atomic_load(&lock->waiting));
     lock->rank = 0;
 }
 
 /* The caller's errno is none of our business. */
-static void futex(struct lock *lock, int operation, uint32_t value)
+static void futex(struct lock *lock, int operation, uint32_t value, const struct timespec *most)
 {
     int before = errno;
-    syscall(SYS_futex, &lock->state, operation, value, NULL, NULL, 0);
+    syscall(SYS_futex, &lock->state, operation, value, most, NULL, 0);
     errno = before;
 }
 
-/* A thread that comes through here leaves the lock as one that is waited for: there may be others, and the next to give it wakes one of them. */
+/* Every thread of the process has passed a barrier when this returns. False: the system has no such call, or forbids it. */
+static bool barrier_everywhere(void)
+{
+    int before = errno;
+    bool done = !syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+    if (!done && !syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0)) /* the first time in a process */
+        done = !syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+    errno = before;
+    return done;
+}
+
+/*
+ * A thread that gives the lock stores LOCK_FREE and then looks at `waiting`, with no barrier in between: its processor may look first. So a thread
+ * that is about to sleep raises `waiting`, and then has every thread pass a barrier. A giver that passes it after its look has passed it after its
+ * store as well: this thread finds the lock free. One that passes it before its look finds `waiting` raised, and wakes. Where the system has no such
+ * barrier, a thread does not rely on being woken, and looks again after a millisecond.
+ *
+ * A thread that comes through here leaves the lock as one that is waited for: there may be others, and the next to give it wakes one of them.
+ */
 void lock_wait(struct lock *lock)
 {
+    const struct timespec a_while = {.tv_nsec = 1000000};
+    atomic_fetch_add(&lock->waiting, 1);
+    bool is_woken = barrier_everywhere();
     while (atomic_exchange_explicit(&lock->state, LOCK_WAITED_FOR, memory_order_acquire) != LOCK_FREE)
-        futex(lock, FUTEX_WAIT_PRIVATE, LOCK_WAITED_FOR);
+        futex(lock, FUTEX_WAIT_PRIVATE, LOCK_WAITED_FOR, is_woken ? NULL : &a_while);
+    atomic_fetch_sub(&lock->waiting, 1);
 }
 
 void lock_wake(struct lock *lock)
 {
-    futex(lock, FUTEX_WAKE_PRIVATE, 1);
+    futex(lock, FUTEX_WAKE_PRIVATE, 1, NULL);
+}
+
+/* A thread that was woken and has not come yet is not woken again: it looks by itself. */
+void lock_give_to_waiting(struct lock *lock)
+{
+    if (atomic_exchange_explicit(&lock->state, LOCK_FREE, memory_order_release) == LOCK_WAITED_FOR)
+        lock_wake(lock);
 }
 
 bool lock_settle(struct lock *lock, int ms)
@@ -194,7 +225,7 @@ static void hold_begins(const struct lock *lock, const char *where) { (void)lock
 bool lock_pass(struct lock *lock)
 {
     const char *taken_in = offer_begins(lock, __func__);
-    bool passes = atomic_load_explicit(&lock->state, memory_order_relaxed) == LOCK_WAITED_FOR;
+    bool passes = atomic_load_explicit(&lock->waiting, memory_order_relaxed) != 0;
     if (passes) {
         int before = errno;
         lock_give(lock);

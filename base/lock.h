@@ -34,6 +34,7 @@ enum lock_state { LOCK_FREE, LOCK_TAKEN, LOCK_WAITED_FOR /* taken, and a thread 
 
 struct lock {
     _Atomic(uint32_t) state;
+    _Atomic(uint32_t) waiting;      /* threads in lock_wait */
     enum lock_rank    rank;
 };
 
@@ -46,12 +47,14 @@ void lock_open(struct lock *lock, enum lock_rank rank);
 void lock_close(struct lock *lock);
 
 /*
- * Taking and giving, inline because every allocation and every free does both: one atomic instruction each while no other thread wants it. A thread
- * that has to wait sleeps in the system. It is what a mutex of the C library does, without the kinds of mutex that we do not have.
+ * Taking and giving, inline because every allocation and every free does both. While no other thread wants the lock, taking is one atomic
+ * instruction, and giving is a store between two looks at `waiting`. There is no barrier between that store and the second look: the threads that
+ * wait make it (lock_wait). A thread that has to wait sleeps in the system.
  */
-void lock_wait(struct lock *lock);
+__attribute__((cold)) void lock_wait(struct lock *lock);
+__attribute__((cold)) void lock_give_to_waiting(struct lock *lock);
 bool lock_settle(struct lock *lock, int ms); /* was it free at some moment? At the end of the process its holder may want what this thread holds */
-void lock_wake(struct lock *lock);
+__attribute__((cold)) void lock_wake(struct lock *lock);
 
 static inline bool lock_try_plain(struct lock *lock)
 {
@@ -61,13 +64,19 @@ static inline bool lock_try_plain(struct lock *lock)
 
 static inline void lock_take_plain(struct lock *lock)
 {
-    if (!lock_try_plain(lock))
+    if (__builtin_expect(!lock_try_plain(lock), 0))
         lock_wait(lock);
 }
 
 static inline void lock_give_plain(struct lock *lock)
 {
-    if (atomic_exchange_explicit(&lock->state, LOCK_FREE, memory_order_release) == LOCK_WAITED_FOR)
+    if (__builtin_expect(atomic_load_explicit(&lock->waiting, memory_order_relaxed) != 0, 0)) {
+        lock_give_to_waiting(lock);
+        return;
+    }
+    atomic_store_explicit(&lock->state, LOCK_FREE, memory_order_release);
+    atomic_signal_fence(memory_order_seq_cst); /* the compiler keeps the order */
+    if (__builtin_expect(atomic_load_explicit(&lock->waiting, memory_order_relaxed) != 0, 0))
         lock_wake(lock);
 }
 

@@ -127,6 +127,7 @@ void ranges_add(struct ranges *r, uint32_t block)
 {
     struct block *b = block_of(r->blocks, block);
     uint32_t bin = bin_of(b->size);
+    r->changes++;
     b->bin = (uint16_t)bin;
     b->smaller = b->larger = 0;
     if (!r->bins[bin])
@@ -145,6 +146,7 @@ static bool is_alone(const struct ranges *r, const struct block *b, uint32_t blo
 void ranges_remove(struct ranges *r, uint32_t block)
 {
     const struct block *b = block_of(r->blocks, block);
+    r->changes++;
     if (is_alone(r, b, block))
         empty_bin(r, b->bin);
     else if (b->bin < RANGE_LISTS)
@@ -159,6 +161,7 @@ void ranges_resize(struct ranges *r, uint32_t block, uint64_t at, uint64_t size)
     struct block *b = block_of(r->blocks, block);
     uint32_t bin = bin_of(size);
     bool goes_alone = is_alone(r, b, block) && (bin == b->bin || !r->bins[bin]);
+    r->changes++;
     if (goes_alone)
         empty_bin(r, b->bin);
     else

@@ -40,6 +40,7 @@ struct block {
 
 struct ranges {
     struct table *blocks;           /* shared by all heaps of a pool */
+    uint64_t changes;               /* counts them: as long as it stays, so does the answer to every search */
     uint64_t filled[RANGE_BINS / 64];  /* bins that hold a range */
     uint32_t bins[RANGE_BINS];      /* first of each list, root of each tree */
 };

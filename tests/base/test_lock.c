@@ -1,11 +1,18 @@
 /* test_lock.c: locks exclude, and debug builds stop at a wrong order, a second take and a give by another. */
 #include "base/lock.h"
 
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <time.h>
 
 #include "tests/base/child.h"
+#include "tests/patience.h"
 
 #define THREADS 4
 #define ROUNDS  20000
@@ -38,15 +45,67 @@ static void *count(void *unused)
     return NULL;
 }
 
-CASE(one_thread_at_a_time)
+static void all_count(void *unused)
 {
     pthread_t threads[THREADS];
+    (void)unused;
+    alarm(patience(20));
     counter = 0;
     for (int i = 0; i < THREADS; i++)
         REQUIRE_EQ(pthread_create(&threads[i], NULL, count, NULL), 0);
     for (int i = 0; i < THREADS; i++)
         REQUIRE_EQ(pthread_join(threads[i], NULL), 0);
+    REQUIRE_EQ(counter, THREADS * ROUNDS);
+    alarm(0);
+}
+
+CASE(one_thread_at_a_time)
+{
+    all_count(NULL);
+}
+
+/* As old systems answer, and some sandboxes. */
+static void count_without_membarrier(void *unused)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof filter / sizeof filter[0], filter};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) ||
+        !syscall(SYS_membarrier, 0, 0, 0))
+        _exit(1);
+    all_count(unused);
+}
+
+CASE(one_at_a_time_without_membarrier)
+{
+    struct child_end end = child_run(count_without_membarrier, NULL);
+    EXPECT_EQ(end.signal, 0);
+    EXPECT_EQ(end.status, 0);
+}
+
+/* All sleep before the lock is given once: each wakes the next. */
+CASE(every_thread_that_waits_is_woken)
+{
+    pthread_t threads[THREADS];
+    struct wait wait = {0};
+    counter = 0;
+    alarm(patience(20));
+    lock_take(&pool_lock);
+    for (int i = 0; i < THREADS; i++)
+        REQUIRE_EQ(pthread_create(&threads[i], NULL, count, NULL), 0);
+    while (atomic_load(&pool_lock.waiting) < THREADS && wait_on(&wait))
+        ;
+    EXPECT_EQ(atomic_load(&pool_lock.waiting), THREADS);
+    lock_give(&pool_lock);
+    for (int i = 0; i < THREADS; i++)
+        REQUIRE_EQ(pthread_join(threads[i], NULL), 0);
+    alarm(0);
     EXPECT_EQ(counter, THREADS * ROUNDS);
+    EXPECT_EQ(atomic_load(&pool_lock.waiting), 0);
 }
 
 static void take_in_rising_order(void *unused)
