@@ -185,11 +185,8 @@ enum fit heap_find(struct heap *h, const struct requester *who, uint64_t size, u
     return find_best(h, who, range, alignment, place);
 }
 
-/*
- * If the block were free, would a request of its size get this place? It would if this is the best fit and lies below the line: all pages are there,
- * because the block lies on them.
- */
-bool heap_would_choose(const struct heap *h, uint32_t block)
+/* If the block were free, would it begin the free range that fits its size best? */
+static bool would_fit_best(const struct heap *h, uint32_t block)
 {
     const struct block *b = at_number(h, block);
     uint32_t after = b->after && at_number(h, b->after)->state == BLOCK_FREE ? b->after : 0;
@@ -198,9 +195,24 @@ bool heap_would_choose(const struct heap *h, uint32_t block)
     if (best && best == after)
         best = ranges_next(&h->ranges, best);
     bool joins_before = b->before && at_number(h, b->before)->state == BLOCK_FREE;
+    return !joins_before && (!best || at_number(h, best)->size > joined);
+}
+
+/*
+ * If the block were free, would a request of its size get this place? It would if this is the best fit and lies below the line: all pages are there,
+ * because the block lies on them. A program that frees a block and asks for the same size at once, again and again, changes no free range meanwhile.
+ */
+bool heap_would_choose(struct heap *h, uint32_t block)
+{
+    const struct block *b = at_number(h, block);
     const struct region *r = region_of(h->pages, b->region);
-    bool beyond = region_slot(r, b->at + b->size - 1) >= line_in(h, r);
-    return !joins_before && !beyond && (!best || at_number(h, best)->size > joined);
+    bool is_known = h->best == block && h->best_of == h->ranges.changes;
+    CHECK(!is_known || would_fit_best(h, block));
+    if (!is_known && !would_fit_best(h, block))
+        return false;
+    h->best = block;
+    h->best_of = h->ranges.changes;
+    return region_slot(r, b->at + b->size - 1) < line_in(h, r);
 }
 
 /*

@@ -21,6 +21,8 @@ struct heap {                   /* guarded by the pool's lock */
     uint64_t      need;         /* the most that was live at one time, with its pages */
     uint32_t      arena;        /* the number it goes by in regions and pages */
     uint32_t      index;        /* which of the arena's heaps it is */
+    uint32_t      best;         /* the block that heap_would_choose found to be the best fit last; 0: none was yet */
+    uint64_t      best_of;      /* what `ranges.changes` was then: it still is, if that has not changed */
     bool          fixed;        /* private arena: regions it gets are fixed */
 };
 
@@ -62,7 +64,7 @@ enum fit heap_find(struct heap *h, const struct requester *who, uint64_t size, u
 enum fit heap_find_at(struct heap *h, const struct requester *who, const struct region *r, uint64_t at, uint64_t size, struct place *place);
 enum fit heap_find_last(struct heap *h, uint64_t size, uint64_t alignment, struct place *place);
 enum fit heap_find_alone(struct heap *h, const struct requester *who, uint64_t at, uint64_t size, uint64_t alignment, struct place *place);
-bool     heap_would_choose(const struct heap *h, uint32_t block);
+bool     heap_would_choose(struct heap *h, uint32_t block);
 uint32_t heap_take(struct heap *h, const struct place *place);
 void     heap_keep(struct heap *h);
 void     heap_give(struct heap *h, uint32_t block, tick freed);

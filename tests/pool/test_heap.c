@@ -494,9 +494,9 @@ CASE(chosen_again_only_where_it_is_the_best_fit)
     uint32_t small = take(4 * KIB), wall = take(KIB), large = take(64 * KIB), last = take(KIB);
     EXPECT(heap_would_choose(&heap, small) && heap_would_choose(&heap, large) && heap_would_choose(&heap, last));
     give(small);
+    EXPECT(!heap_would_choose(&heap, last)); /* the 4 KiB fit better than what it would join; the heap has just said yes of it */
     EXPECT(!heap_would_choose(&heap, wall)); /* it would join what lies before it */
     EXPECT(heap_would_choose(&heap, large)); /* 4 KiB are too few for it */
-    EXPECT(!heap_would_choose(&heap, last)); /* the 4 KiB fit better than what it would join */
     give(large);
     give(wall);
     give(last);
