@@ -170,23 +170,28 @@ bool model_watch_exit(void)
     return watches;
 }
 
+/* The thread is new, or the machine is. Apart from model_thread, so that each call of the driver looks for its thread once. */
+static __attribute__((noinline, cold)) void meet_thread(struct thread *t, uint32_t epoch)
+{
+    if (!t->number) {
+        t->number = atomic_fetch_add(&threads_seen, 1) + 1;
+        pthread_setspecific(thread_exit_key, t);
+    }
+    t->epoch = epoch;
+    t->depth = 0;
+    t->capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    memset(t->own, 0, sizeof t->own);
+    t->in_host_function = false;
+    t->naps = 0;
+    t->unlocked_calls = 0;
+}
+
 struct thread *model_thread(void)
 {
     struct thread *t = &this_thread;
     uint32_t epoch = atomic_load_explicit(&model.epoch, memory_order_relaxed);
-    if (t->epoch != epoch) {
-        if (!t->number) {
-            t->number = atomic_fetch_add(&threads_seen, 1) + 1;
-            pthread_setspecific(thread_exit_key, t);
-        }
-        t->epoch = epoch;
-        t->depth = 0;
-        t->capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-        memset(t->own, 0, sizeof t->own);
-        t->in_host_function = false;
-        t->naps = 0;
-        t->unlocked_calls = 0;
-    }
+    if (t->epoch != epoch)
+        meet_thread(t, epoch);
     return t;
 }
 
