@@ -25,7 +25,7 @@ uint64_t pool_reuse_last_freed(cenote_pool *pool, struct arena *a, const struct 
 {
     uint32_t block = pool->store.last_freed_block.number;
     struct block *b = block_of(&pool->store.blocks, block);
-    if (!block || b->size != q->size || pool->store.last_freed_block.arena != a || b->at % q->alignment || q->exclusive_pages)
+    if (!block || b->size != q->size || pool->store.last_freed_block.arena != a || b->at & (q->alignment - 1) || q->exclusive_pages)
         return 0;
     if (pool->store.last_freed_block.heap != q->heap || !heap_would_choose(arena_heap(a, q->heap), block))
         return 0;

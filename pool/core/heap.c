@@ -57,10 +57,12 @@ static void note_lack(struct heap *h, const struct requester *who, const struct 
     *blocked = *blocked && !stays;
 }
 
+static uint64_t line_of(const struct heap *h) { return h->need + h->need / LINE_SHARE; }
+
 /* The first slot in the region that lies beyond the line of the heap. */
 static uint32_t line_in(const struct heap *h, const struct region *r)
 {
-    uint64_t line = h->need + h->need / LINE_SHARE;
+    uint64_t line = line_of(h);
     if (h->fixed || region_is_segment(r) || line >= r->below + r->bytes)
         return r->slots;
     return line > r->below ? slots_under(r, r->base + line - r->below - 1, 1).to : 0;
@@ -212,7 +214,7 @@ bool heap_would_choose(struct heap *h, uint32_t block)
         return false;
     h->best = block;
     h->best_of = h->ranges.changes;
-    return region_slot(r, b->at + b->size - 1) < line_in(h, r);
+    return r->below + (b->at + b->size - r->base) <= line_of(h) || region_slot(r, b->at + b->size - 1) < line_in(h, r);
 }
 
 /*
