@@ -32,11 +32,13 @@ enum lock_rank {
 
 enum lock_state { LOCK_FREE, LOCK_TAKEN, LOCK_WAITED_FOR /* taken, and a thread may sleep until it is given back */ };
 
+/* Aligned to their size, so that those of one section lie side by side (process_forked). */
 struct lock {
     _Atomic(uint32_t) state;
     _Atomic(uint32_t) waiting;      /* threads in lock_wait */
     enum lock_rank    rank;
-};
+} __attribute__((aligned(16)));
+_Static_assert(sizeof(struct lock) == 16, "no more, or compilers align them to more than their size");
 
 #define LOCK_INITIALIZER(r) {.state = LOCK_FREE, .rank = (r)}
 
