@@ -136,7 +136,7 @@ bool look_pause(struct look *look);
 static inline bool look_goes_on(struct look *look, uint32_t work)
 {
     look->work += work;
-    return look->work < PORTION || look_pause(look);
+    return look->work < lock_portion(PORTION) || look_pause(look);
 }
 
 /* --- pieces.c, rows.c, stats/account/rows.c, stats/account/steps.c */

@@ -280,7 +280,7 @@ static bool sum_heap(struct look *look, const struct heap *h, uint64_t *sum)
         for (uint32_t from = 0; from < r->slots && region_slot_at(r, from) < r->top; from += SLOTS_AT_ONCE) {
             *sum += shown_bytes(h->pages, r, from);
             look->work += 2 + WORK_OF_SLOTS * (r->slots - from >= SLOTS_AT_ONCE);
-            if (look->work >= PORTION)
+            if (look->work >= lock_portion(PORTION))
                 return false;
         }
     }

@@ -15,6 +15,7 @@
  */
 #include "tests/api/scene.h"
 #include "tests/rounds.h"
+#include "tests/stress/portions.h"
 #include "tests/stress/refusals.h"
 
 #include "pool/pool.h"
@@ -49,7 +50,7 @@ struct program {
     struct sim_shape shape;
     cenote_options   options;
     int64_t          says;      /* the driver, more than it has */
-    uint64_t         grade_pages;
+    uint64_t         grade_pages, portions;
     uint32_t         pools;
     unsigned         flags;     /* of the groups */
     bool             immortal, granted, refuses;
@@ -291,6 +292,7 @@ static void design(struct program *p)
     p->options.trim_every = (uint32_t)ANY(random, 0, 0, 1, 3);
     p->options.decay_ms = (uint32_t)ANY(random, 0, 0, 0, 1, 20);
     p->options.trim_above = pick(random, 6) ? p->options.trim_above : 0.5;
+    p->portions = pick(random, 4);
     p->options.announced = !p->immortal; /* a stream that may have ended keeps its memory otherwise */
 }
 
@@ -299,6 +301,7 @@ static void open_program(struct program *p)
     memset(p->own, 0, sizeof p->own);
     *p->why = 0;
     units_grade_pages = (uint32_t)p->grade_pages;
+    portions_begin(p->portions);
     scene_open_with(&p->scene, &p->shape, &p->options);
     refusals_begin(p->says);
     for (uint32_t i = 0; i < p->pools; i++) {
@@ -334,6 +337,7 @@ static void close_program(struct program *p)
     }
     units_grade_pages = GRADE_PAGES;
     scene_close(&p->scene);
+    portions_end();
 }
 
 struct mood {
@@ -494,8 +498,8 @@ static void tell(const struct program *p)
             (unsigned long long)(p->shape.capacity / MIB), (unsigned long long)p->shape.granularity / 1024, (unsigned long long)p->shape.lag,
             p->shape.driver_version, (long long)(p->says / (int64_t)MIB), (unsigned long long)p->shape.mapping_ceiling,
             (unsigned long long)p->shape.handle_ceiling);
-    fprintf(stderr, "  %u pools, group flags %u, immortal %d, granted %d, refuses %d, units_grade_pages %llu\n", p->pools, p->flags, p->immortal,
-            p->granted, p->refuses, (unsigned long long)p->grade_pages);
+    fprintf(stderr, "  %u pools, group flags %u, immortal %d, granted %d, refuses %d, units_grade_pages %llu, portions %llu\n", p->pools, p->flags,
+            p->immortal, p->granted, p->refuses, (unsigned long long)p->grade_pages, (unsigned long long)p->portions);
     fprintf(stderr, "  page_mib:%u,order:%u,harvest_budget:%g,aliases:%s,mappings:%llu,limit:%.0f,", o->page_mib, o->order, o->harvest_budget,
             o->aliases == CENOTE_ALIASES_ON ? "on" : "off", (unsigned long long)o->mappings, (double)o->limit);
     fprintf(stderr, "address_ratio:%u,trim_every:%u,decay_ms:%u,trim_above:%g\n", o->address_ratio, o->trim_every, o->decay_ms, o->trim_above);

@@ -4,6 +4,7 @@
  */
 #include "tests/rounds.h"
 #include "tests/stress/model.h"
+#include "tests/stress/portions.h"
 
 #include "pool/pool.h"
 
@@ -50,6 +51,7 @@ static void open_any(struct scene *scene, uint64_t *random)
     options.mappings = mappings[pick(random, 3)];
     options.aliases = pick(random, 4) ? CENOTE_ALIASES_ON : CENOTE_ALIASES_OFF;
     change_grade(random);
+    portions_begin(pick(random, 4));
     scene_open_with(scene, &shape, &options);
     if (pick(random, 4) == 0)
         DONE(cenote_pool_grant(scene->pool, 1));
@@ -61,6 +63,7 @@ static void end(struct scene *scene)
     EXPECT_EQ(scene_stats(scene->pool).reserved.current, 0);
     units_grade_pages = GRADE_PAGES;
     scene_close(scene);
+    portions_end();
 }
 
 static bool has_all_sizes(const cenote_pool *pool)

@@ -5,6 +5,7 @@
  */
 #include "tests/rounds.h"
 #include "tests/stress/model.h"
+#include "tests/stress/portions.h"
 
 #include "driver/driver.h"
 #include "pool/remap.h"
@@ -79,6 +80,7 @@ static void open_soak(struct soak *k, struct scene *scene, uint64_t seed)
     options.trim_every = (uint32_t)pick(&random, 4);
     options.address_ratio = 1u << pick(&random, 5);
     options.harvest_budget = (double)pick(&random, 3) / 2 - 0.5;
+    portions_begin(pick(&random, 4));
     scene_open_with(scene, &shape, &options);
     if (k->stalls) {
         DONE(cuStreamCreate(&k->stalled, CU_STREAM_NON_BLOCKING));
@@ -201,6 +203,7 @@ static void run_soak(struct soak *k, uint64_t seed)
     if (k->stalls)
         DONE(cuStreamDestroy(k->stalled));
     scene_close(&scene);
+    portions_end();
     stop_at_failure(seed, "soak");
 }
 
@@ -229,6 +232,7 @@ static void destroy_under_fault(struct soak *k, uint64_t seed, const char *call)
         DONE(cenote_pool_destroy(scene.pool));
     scene.pool = NULL;
     scene_close(&scene);
+    portions_end();
     stop_at_failure(seed, call);
 }
 
@@ -263,6 +267,7 @@ static void lose_context(struct soak *k, uint64_t seed)
     sim_reset(NULL);
     sim_set_quiet(false);
     scene_is_open = false;
+    portions_end();
     stop_at_failure(seed, "context lost");
 }
 
@@ -326,6 +331,7 @@ CASE(groups_that_come_and_go)
         DONE(cenote_group_destroy(group));
     }
     scene_close(&scene);
+    portions_end();
 }
 
 SCENES_MAIN("stress: soak")
