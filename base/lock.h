@@ -79,8 +79,8 @@ bool lock_pass(struct lock *lock);
 #if CENOTE_DEBUG >= 1
 
 /*
- * How much one hold of a lock does: what was chosen, or, if a test says so, less. Small programs then come through what large pools are there for, and
- * lock_pass gives the lock whether a thread waits or not. 0: as it was chosen. A test says it only while it has no pool.
+ * How much one hold of a lock does: what was chosen, or, if a test says so, less. Small programs then come through what large pools are there for,
+ * and lock_pass gives the lock whether a thread waits or not. 0: as it was chosen. A test says it only while it has no pool.
  */
 void lock_set_portions(uint32_t most);
 uint32_t lock_portion(uint32_t chosen);
