@@ -7,10 +7,10 @@
 
 #include "base/lock.h"
 
-/* In half of the programs. Before the program has a pool. */
-static inline void portions_begin(uint64_t random)
+/* By the seed, in half of the programs. Before the program has a pool. */
+static inline void portions_begin(uint64_t seed)
 {
-    lock_set_portions(random % 4 < 2 ? 0 : (uint32_t)(random % 4) - 1);
+    lock_set_portions(seed % 4 < 2 ? 0 : (uint32_t)(seed % 4) - 1);
 }
 
 /* Without a pool, too. */

@@ -50,7 +50,7 @@ struct program {
     struct sim_shape shape;
     cenote_options   options;
     int64_t          says;      /* the driver, more than it has */
-    uint64_t         grade_pages, portions;
+    uint64_t         grade_pages;
     uint32_t         pools;
     unsigned         flags;     /* of the groups */
     bool             immortal, granted, refuses;
@@ -113,6 +113,7 @@ static uint64_t to_be_had(const struct program *p, cenote_pool *pool)
     return (below < left ? below : left) / small_page(p) * small_page(p);
 }
 
+/* Asked before the call, which may give up the region in which its place would be. */
 static uint64_t most_lacking(const struct program *p, const struct operation *o)
 {
     uint64_t small = small_page(p), large = 1ull << p->pool[0]->store.pages.shifts[GRADE_LARGE];
@@ -133,10 +134,10 @@ static void look_anew(const struct program *p)
 }
 
 /* Did the request have to fail? Blocks that waited for other streams are back by then, because it has waited for them. */
-static void judge_failure(struct program *p, const struct operation *o)
+static void judge_failure(struct program *p, const struct operation *o, uint64_t lacks)
 {
     look_anew(p);
-    uint64_t had = to_be_had(p, p->pool[o->pool]), lacks = most_lacking(p, o);
+    uint64_t had = to_be_had(p, p->pool[o->pool]);
     totals.failed++;
     totals.nearly += had + small_page(p) >= lacks;
     char text[128];
@@ -149,8 +150,9 @@ static void judge_failure(struct program *p, const struct operation *o)
 
 /* --------------------------------------------------------------------------------------------------------------------- operations */
 
-static int try_take(struct program *p, const struct operation *o, void **at)
+static int try_take(struct program *p, const struct operation *o, void **at, uint64_t *lacks)
 {
+    *lacks = most_lacking(p, o);
     cenote_pool *pool = p->pool[o->pool];
     cenote_group *group = o->grouped ? p->group[o->pool] : NULL;
     CUstream stream = p->scene.stream[o->stream];
@@ -164,25 +166,25 @@ static void take(struct program *p, const struct operation *o)
 {
     struct own *own = &p->own[o->block];
     const cenote_pool *pool = p->pool[o->pool];
-    uint64_t before = pool->store.pages.reserved;
+    uint64_t before = pool->store.pages.reserved, lacks;
     void *at = own->was;
     if (own->at || (o->what == TAKE_AT && !at))
         return;
     totals.requests++;
     refusals.fired = 0;
-    int error = try_take(p, o, &at);
+    int error = try_take(p, o, &at, &lacks);
     if (error && refusals.fired) { /* a call that is refused may have cost the request: the next one is held to the rule */
         refusals_begin(p->says);
-        error = try_take(p, o, &at);
+        error = try_take(p, o, &at, &lacks);
     }
     if (error == CENOTE_BUSY && !p->refuses) { /* the device was not done with what lay there, and now it is */
         look_anew(p);
-        error = try_take(p, o, &at);
+        error = try_take(p, o, &at, &lacks);
     }
     if (pool->limits.bytes && pool->store.pages.reserved > before && pool->store.pages.reserved > pool->limits.bytes)
         complain(p, "the pool", "it holds more than its limit");
     if (error == CENOTE_OUT_OF_MEMORY)
-        judge_failure(p, o);
+        judge_failure(p, o, lacks);
     else if (error && (o->what != TAKE_AT || (error != CENOTE_INVALID && !(error == CENOTE_BUSY && p->refuses)))) /* a block, or a broken slot */
         complain(p, "an error", cenote_message());
     if (error)
@@ -292,7 +294,6 @@ static void design(struct program *p)
     p->options.trim_every = (uint32_t)ANY(random, 0, 0, 1, 3);
     p->options.decay_ms = (uint32_t)ANY(random, 0, 0, 0, 1, 20);
     p->options.trim_above = pick(random, 6) ? p->options.trim_above : 0.5;
-    p->portions = pick(random, 4);
     p->options.announced = !p->immortal; /* a stream that may have ended keeps its memory otherwise */
 }
 
@@ -301,7 +302,7 @@ static void open_program(struct program *p)
     memset(p->own, 0, sizeof p->own);
     *p->why = 0;
     units_grade_pages = (uint32_t)p->grade_pages;
-    portions_begin(p->portions);
+    portions_begin(p->seed);
     scene_open_with(&p->scene, &p->shape, &p->options);
     refusals_begin(p->says);
     for (uint32_t i = 0; i < p->pools; i++) {
@@ -498,8 +499,8 @@ static void tell(const struct program *p)
             (unsigned long long)(p->shape.capacity / MIB), (unsigned long long)p->shape.granularity / 1024, (unsigned long long)p->shape.lag,
             p->shape.driver_version, (long long)(p->says / (int64_t)MIB), (unsigned long long)p->shape.mapping_ceiling,
             (unsigned long long)p->shape.handle_ceiling);
-    fprintf(stderr, "  %u pools, group flags %u, immortal %d, granted %d, refuses %d, units_grade_pages %llu, portions %llu\n", p->pools, p->flags,
-            p->immortal, p->granted, p->refuses, (unsigned long long)p->grade_pages, (unsigned long long)p->portions);
+    fprintf(stderr, "  %u pools, group flags %u, immortal %d, granted %d, refuses %d, units_grade_pages %llu\n", p->pools, p->flags, p->immortal,
+            p->granted, p->refuses, (unsigned long long)p->grade_pages);
     fprintf(stderr, "  page_mib:%u,order:%u,harvest_budget:%g,aliases:%s,mappings:%llu,limit:%.0f,", o->page_mib, o->order, o->harvest_budget,
             o->aliases == CENOTE_ALIASES_ON ? "on" : "off", (unsigned long long)o->mappings, (double)o->limit);
     fprintf(stderr, "address_ratio:%u,trim_every:%u,decay_ms:%u,trim_above:%g\n", o->address_ratio, o->trim_every, o->decay_ms, o->trim_above);

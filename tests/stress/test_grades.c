@@ -51,7 +51,7 @@ static void open_any(struct scene *scene, uint64_t *random)
     options.mappings = mappings[pick(random, 3)];
     options.aliases = pick(random, 4) ? CENOTE_ALIASES_ON : CENOTE_ALIASES_OFF;
     change_grade(random);
-    portions_begin(pick(random, 4));
+    portions_begin(*random);
     scene_open_with(scene, &shape, &options);
     if (pick(random, 4) == 0)
         DONE(cenote_pool_grant(scene->pool, 1));

@@ -80,7 +80,7 @@ static void open_soak(struct soak *k, struct scene *scene, uint64_t seed)
     options.trim_every = (uint32_t)pick(&random, 4);
     options.address_ratio = 1u << pick(&random, 5);
     options.harvest_budget = (double)pick(&random, 3) / 2 - 0.5;
-    portions_begin(pick(&random, 4));
+    portions_begin(seed);
     scene_open_with(scene, &shape, &options);
     if (k->stalls) {
         DONE(cuStreamCreate(&k->stalled, CU_STREAM_NON_BLOCKING));
