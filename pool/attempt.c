@@ -428,8 +428,8 @@ static enum attempt place_and_fill(struct climb *c)
         return fill_from_plan(c, &who, &place);
     if (c->request->at)
         return fail(c, fit != FIT_IN_FLIGHT ? pool_refuse_place(c->request) :
-                    error_set(CENOTE_BUSY | ERROR_ANSWER, 0, "the device is not done with what lay at %#llx: wait for its streams and ask again",
-                              (unsigned long long)c->request->at));
+                    error_set(CENOTE_BUSY | ERROR_ANSWER, 0, "the device is not done with what lay at %#llx: ask again after cenote_pool_trim(pool, "
+                              "UINT64_MAX, CENOTE_TRIM_WAIT), or, from CUDA 12.5 on, when its streams are done", (unsigned long long)c->request->at));
 
     lock_give(&pool->lock);
     int error = grow_arena(pool, c->arena, c->request, &c->driver);

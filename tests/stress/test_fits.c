@@ -17,6 +17,7 @@
 #include "tests/rounds.h"
 #include "tests/stress/portions.h"
 #include "tests/stress/refusals.h"
+#include "tests/stress/versions.h"
 
 #include "pool/pool.h"
 
@@ -54,6 +55,7 @@ struct program {
     uint32_t         pools;
     unsigned         flags;     /* of the groups */
     bool             immortal, granted, refuses;
+    int              version;   /* of the driver */
 
     struct scene     scene;
     cenote_pool     *pool[POOLS];
@@ -125,12 +127,12 @@ static uint64_t most_lacking(const struct program *p, const struct operation *o)
     return up(is_slab ? slab_bytes(class_of(o->bytes)) : o->bytes, small) + (o->what == TAKE_AT || o->alignment ? small : 0);
 }
 
-/* The device is done with everything, and the pools see it. */
+/* The device is done with everything, and the pools see it: before CUDA 12.5 those alone that have waited themselves. */
 static void look_anew(const struct program *p)
 {
     DONE(cuCtxSynchronize());
     for (uint32_t i = 0; i < p->pools; i++)
-        DONE(cenote_pool_trim(p->pool[i], UINT64_MAX, 0)); /* nothing goes */
+        DONE(cenote_pool_trim(p->pool[i], UINT64_MAX, p->version < 12050 ? CENOTE_TRIM_WAIT : 0)); /* nothing goes */
 }
 
 /* Did the request have to fail? Blocks that waited for other streams are back by then, because it has waited for them. */
@@ -269,7 +271,7 @@ static void design(struct program *p)
     p->shape = scene_card(ANY(random, 64, 96, 128, 192, 256, 512, 1024, 2048) * MIB + ANY(random, 0, 0, 0, 2, 6, 10) * MIB);
     p->shape.lag = ANY(random, 0, 0, MSEC / 5, 2 * MSEC, 20 * MSEC);
     p->shape.granularity = ANY(random, 2 * MIB, 2 * MIB, 2 * MIB, 64 * KIB);
-    p->shape.driver_version = pick(random, 8) ? p->shape.driver_version : 12000;
+    p->version = pick(random, 8) ? VERSION_NEWEST : p->seed % 2 ? 12000 : 11080; /* no fences; nor ids of streams */
     p->shape.devices = 2;
     if (pick(random, 6) == 0) { /* more mappings than the blocks need, if each has a page of its own at both ends */
         p->shape.quirks = SIM_QUIRK(MAPPING_CEILING) | SIM_QUIRK(HANDLE_CEILING);
@@ -303,6 +305,7 @@ static void open_program(struct program *p)
     *p->why = 0;
     units_grade_pages = (uint32_t)p->grade_pages;
     portions_begin(p->seed);
+    version_set(p->version);
     scene_open_with(&p->scene, &p->shape, &p->options);
     refusals_begin(p->says);
     for (uint32_t i = 0; i < p->pools; i++) {
@@ -339,6 +342,7 @@ static void close_program(struct program *p)
     units_grade_pages = GRADE_PAGES;
     scene_close(&p->scene);
     portions_end();
+    version_set(VERSION_NEWEST);
 }
 
 struct mood {
@@ -497,7 +501,7 @@ static void tell(const struct program *p)
     fprintf(stderr, "\nseed %llu, %s\n", (unsigned long long)p->seed, p->why);
     fprintf(stderr, "  card of %llu MiB, granularity %llu KiB, lag %llu, driver %d, says %lld MiB more, ceilings of mappings %llu and %llu\n",
             (unsigned long long)(p->shape.capacity / MIB), (unsigned long long)p->shape.granularity / 1024, (unsigned long long)p->shape.lag,
-            p->shape.driver_version, (long long)(p->says / (int64_t)MIB), (unsigned long long)p->shape.mapping_ceiling,
+            p->version, (long long)(p->says / (int64_t)MIB), (unsigned long long)p->shape.mapping_ceiling,
             (unsigned long long)p->shape.handle_ceiling);
     fprintf(stderr, "  %u pools, group flags %u, immortal %d, granted %d, refuses %d, units_grade_pages %llu\n", p->pools, p->flags, p->immortal,
             p->granted, p->refuses, (unsigned long long)p->grade_pages);

@@ -6,6 +6,7 @@
 #include "tests/rounds.h"
 #include "tests/stress/model.h"
 #include "tests/stress/portions.h"
+#include "tests/stress/versions.h"
 
 #include "driver/driver.h"
 #include "pool/remap.h"
@@ -74,7 +75,7 @@ static void open_soak(struct soak *k, struct scene *scene, uint64_t seed)
     bool moves = options.provider == CENOTE_VMM;
     struct sim_shape shape = scene_card(k->stalls ? 16 * GIB : (moves ? 24 + pick(&random, 100) : 100 + pick(&random, 400)) * MIB);
     shape.lag = lags[pick(&random, 4)];
-    shape.driver_version = pick(&random, 8) ? shape.driver_version : 12000;
+    version_set(pick(&random, 8) ? VERSION_NEWEST : 12000);
     options.page_mib = 2u << pick(&random, 5);
     units_grade_pages = splits[pick(&random, sizeof splits / sizeof *splits)];
     options.trim_every = (uint32_t)pick(&random, 4);
@@ -204,6 +205,7 @@ static void run_soak(struct soak *k, uint64_t seed)
         DONE(cuStreamDestroy(k->stalled));
     scene_close(&scene);
     portions_end();
+    version_set(VERSION_NEWEST);
     stop_at_failure(seed, "soak");
 }
 
@@ -233,6 +235,7 @@ static void destroy_under_fault(struct soak *k, uint64_t seed, const char *call)
     scene.pool = NULL;
     scene_close(&scene);
     portions_end();
+    version_set(VERSION_NEWEST);
     stop_at_failure(seed, call);
 }
 
@@ -268,6 +271,7 @@ static void lose_context(struct soak *k, uint64_t seed)
     sim_set_quiet(false);
     scene_is_open = false;
     portions_end();
+    version_set(VERSION_NEWEST);
     stop_at_failure(seed, "context lost");
 }
 
@@ -332,6 +336,7 @@ CASE(groups_that_come_and_go)
     }
     scene_close(&scene);
     portions_end();
+    version_set(VERSION_NEWEST);
 }
 
 SCENES_MAIN("stress: soak")
