@@ -296,11 +296,13 @@ class Ends(unittest.TestCase):
 
     def test_a_call_that_does_not_look_whether_the_pool_has_ended(self):
         self.assertEqual(len(self.check("pool__a_dot_c", "cenote_pool_a", "lock_take(&pool->lock);")), 1)
+        self.assertEqual(len(self.check("stats__a_dot_c", "look", "lock_take(&pool->lock);")), 1)
         self.assertEqual(len(self.check("stats__a_dot_c", "cenote_pool_a", "if (lock_try(&group->pool->turn))")), 1)
 
     def test_what_may_take_them(self):
         self.assertEqual(self.check("pool__a_dot_c", "cenote_pool_a", "error = pool_take_lock(pool);"), [])
         self.assertEqual(self.check("pool__a_dot_c", "look", "lock_take(&pool->lock);"), [])
+        self.assertEqual(self.check("stats__a_dot_c", "look", "lock_take(&pool->lock); bool is_open = pool->life.open;"), [])
         self.assertEqual(self.check("host__a_dot_c", "cenote_host_a", "lock_take(&pool->lock);"), [])
 
 
