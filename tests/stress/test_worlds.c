@@ -12,6 +12,7 @@
 #include "tests/patience.h"
 #include "tests/rounds.h"
 #include "tests/stress/portions.h"
+#include "tests/stress/versions.h"
 
 #include "pool/remap.h"
 
@@ -58,6 +59,8 @@ static struct world {
     pthread_mutex_t shelf_lock, pools_lock;
     int             threads, steps;
     bool            captures, peers;
+    int             version;        /* of the driver */
+    bool            must_retire;    /* streams that end: it has no ids, or a pool is not told of captures */
     atomic_uint     served, refused, late, ended, captured;
     atomic_int      failures;
     char            why[300];
@@ -141,6 +144,21 @@ static size_t pick_bytes(uint64_t *random)
     return 1 + (size_t)pick(random, kind < 5 ? 40 * KIB : kind < 9 ? 3 * MIB : 20 * MIB);
 }
 
+/* Now and then from a group, which ends before its block. */
+static int ask(struct worker *w, cenote_pool *pool, size_t bytes, CUstream stream, void **at)
+{
+    static const unsigned flags[] = {0, CENOTE_GROUP_LEND, CENOTE_GROUP_WHOLE, CENOTE_GROUP_PLAIN, CENOTE_GROUP_PRIVATE};
+    cenote_group *group;
+    if (pick(&w->random, 8))
+        return cenote_alloc(pool, bytes, stream, at);
+    int error = cenote_group_create(pool, "group", flags[pick(&w->random, 5)], NULL, &group);
+    if (error)
+        return error;
+    error = cenote_group_alloc(group, bytes, (size_t)512 << pick(&w->random, 12), stream, at);
+    MUST(cenote_group_destroy(group) == CENOTE_OK);
+    return error;
+}
+
 static void take(struct worker *w, struct block *b, int place, int kind)
 {
     void *at = NULL;
@@ -150,7 +168,7 @@ static void take(struct worker *w, struct block *b, int place, int kind)
     cenote_pool *pool = enter_pool(place);
     if (!pool)
         return;
-    if (MAY(cenote_alloc(pool, bytes, stream, &at))) {
+    if (MAY(ask(w, pool, bytes, stream, &at))) {
         *b = (struct block){{at, bytes, pick(&w->random, UINT64_MAX) | 1, stream}, place, kind};
         world.served++;
         launch(&b->held, sim_launch_fill, stream);
@@ -200,12 +218,15 @@ static void use_far(struct worker *w, struct block *b)
     bool is_told = pick(&w->random, 2);
     if (!world.peers || !world.place[place].is_primary)
         return;
+    int error = CENOTE_INVALID;
     cenote_pool *pool = enter_pool(b->place);
     if (pool)
-        MUST(cenote_pool_grant(pool, world.place[place].device) == CENOTE_OK);
-    if (!pool)
+        error = cenote_pool_grant(pool, world.place[place].device);
+    if (pool)
+        leave_pool(b->place);
+    MUST(!error || (pool && error == CENOTE_NOT_SUPPORTED && world.place[b->place].options.provider == CENOTE_GUARD));
+    if (error)
         return;
-    leave_pool(b->place);
     enter(b->place);
     if (is_told)
         MUST((pick(&w->random, 2) ? cenote_use(b->held.at, reader) :
@@ -258,7 +279,8 @@ static void renew(struct worker *w, int place)
         if (w->block[i].held.at && w->block[i].place == place && w->block[i].kind == BRIEF)
             give(w, &w->block[i]);
     enter(place);
-    retire(place, *stream);
+    if (world.must_retire || pick(&w->random, 2))
+        retire(place, *stream);
     MUST(cuStreamDestroy(*stream) == CUDA_SUCCESS);
     MUST(cuStreamCreate(stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
 }
@@ -467,7 +489,7 @@ static void open_streams(int place)
     DONE(cuCtxSetCurrent(p->context));
     for (int t = 0; t < THREADS; t++)
         for (int kind = SHARED; kind <= PART; kind++) {
-            bool in_part = kind == PART && p->is_primary;
+            bool in_part = kind == PART && p->is_primary && world.version >= 12050;
             DONE(in_part ? cuGreenCtxStreamCreate(&p->stream[t][kind], world.green[p->device], CU_STREAM_NON_BLOCKING, 0) :
                            cuStreamCreate(&p->stream[t][kind], CU_STREAM_NON_BLOCKING));
         }
@@ -538,11 +560,14 @@ static void reset(int place)
 static void design(uint64_t *random)
 {
     static const uint32_t grades[] = {0, 1, 3, 128};
-    static const uint32_t providers[] = {CENOTE_VMM, CENOTE_VMM, CENOTE_VMM, CENOTE_ASYNC, CENOTE_PLAIN};
+    static const uint32_t providers[] = {CENOTE_VMM, CENOTE_VMM, CENOTE_VMM, CENOTE_ASYNC, CENOTE_PLAIN, CENOTE_GUARD};
+    static const int versions[] = {VERSION_NEWEST, VERSION_NEWEST, VERSION_NEWEST, 12040, 11080};
     static const uint64_t lags[] = {0, MSEC / 5, 2 * MSEC, 20 * MSEC};
     struct sim_shape shape = scene_card((120 + 20 * pick(random, 10)) * MIB);
     shape.devices = DEVICES;
     shape.lag = lags[pick(random, 4)];
+    world.version = versions[pick(random, 5)];
+    version_set(world.version);
     world.captures = pick(random, 2);
     world.peers = pick(random, 2);
     units_grade_pages = grades[pick(random, 4)];
@@ -550,11 +575,12 @@ static void design(uint64_t *random)
     sim_reset(&shape);
     DONE(cuInit(0));
     bool announced[DEVICES] = {pick(random, 2), pick(random, 2)};
+    world.must_retire = world.version < 12000 || !announced[0] || !announced[1];
     for (int i = 0; i < PLACES; i++) {
         struct place *p = &world.place[i];
         cenote_options *o = &p->options;
         *p = (struct place){.device = i / 2, .is_primary = i % 2 == 0, .options = scene_options()};
-        o->provider = providers[pick(random, 5)];
+        o->provider = providers[pick(random, 6)];
         o->page_mib = 2u << pick(random, 4);
         o->order = (uint32_t)pick(random, 3);
         o->aliases = pick(random, 4) ? CENOTE_ALIASES_ON : CENOTE_ALIASES_OFF;
@@ -596,6 +622,7 @@ static void end_world(void)
     EXPECT_EQ(sim_mismatches(), 0);
     units_grade_pages = GRADE_PAGES;
     portions_end();
+    version_set(VERSION_NEWEST);
 }
 
 static void run_world(uint64_t seed, int threads, bool resets)
