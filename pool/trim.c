@@ -112,6 +112,7 @@ static uint64_t release_segment(cenote_pool *pool, uint32_t page)
     struct region *r = region_of(&pool->store.pages, p->home.region);
     struct heap *heap = arena_heap(arena_of(pool, r->arena), r->heap);
     uint64_t bytes = p->bytes;
+    r->is_sourced = source_of(pool, arena_of(pool, r->arena)) != NULL; /* another group may take the arena over soon, which has no region then */
     heap_remove_region(heap, r);
     atomic_store(&r->pool, NULL);
     lock_give(&pool->lock);
