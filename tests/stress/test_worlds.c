@@ -417,11 +417,16 @@ static void end_pool(int place)
 /* The primary context of a device goes with all that is in it; what other pools have there is over. */
 static void reset(int place)
 {
-    struct place *p = &world.place[place];
+    struct place *p = &world.place[place], *beside = p + 1;
+    bool goes_along = beside->options.provider == CENOTE_ASYNC; /* memory of the driver's pools is of the device, not of a context */
     give_all(place);
+    if (goes_along)
+        give_all(place + 1);
     sync_all();
     close_streams(place);
     end_pool(place);
+    if (goes_along)
+        end_pool(place + 1);
     DONE(cuGreenCtxDestroy(world.green[p->device]));
     DONE(cuCtxSetCurrent(NULL));
     DONE(cuDevicePrimaryCtxRelease(p->device));
@@ -430,6 +435,8 @@ static void reset(int place)
     open_streams(place);
     DONE(cuCtxSetCurrent(p->context));
     begin_pool(p);
+    if (goes_along)
+        begin_pool(beside);
 }
 
 static void design(uint64_t *random)
