@@ -496,8 +496,10 @@ int cenote_pool_destroy(cenote_pool *pool)
     leave_device(pool);
     if (!pool->config.options.announced)
         touch_be_careful(false);
+    struct device *device = pool->config.device;
     pool->list.reusable = true;
     lock_give(&pools_lock);
+    device_let_leave(device); /* calls that came too late were in its context, which its caller may end now */
     return CENOTE_OK;
 }
 

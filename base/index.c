@@ -11,6 +11,7 @@
 #include "base/index.h"
 
 #include "base/check.h"
+#include "base/lock.h"
 #include "base/memory.h"
 
 #define LEAST_SLOTS 1024    /* chosen: 12 KiB, three pages of the system */
@@ -91,7 +92,7 @@ static void move_some(struct index *x, uint32_t most)
 
 bool index_grow(struct index *x, uint64_t entries)
 {
-    uint64_t slots = x->now.count ? x->now.count : LEAST_SLOTS;
+    uint64_t slots = x->now.count ? x->now.count : lock_portion(LEAST_SLOTS);
     while (room_in(slots) < entries)
         slots *= 2;
     uint64_t *memory = slots <= MOST_SLOTS ? memory_map(mapped_bytes((uint32_t)slots)) : NULL;
@@ -114,7 +115,7 @@ void index_add(struct index *x, uint64_t address, uint32_t value)
     put(&x->now, address, value);
     x->count++;
     if (x->before.count)
-        move_some(x, MOVED_AT_ONCE);
+        move_some(x, lock_portion(MOVED_AT_ONCE));
 }
 
 static uint32_t remove_from(struct index_slots *s, uint64_t address)

@@ -82,10 +82,19 @@ static inline void lock_give_plain(struct lock *lock)
         lock_wake(lock);
 }
 
-/* For long looks in portions: if threads wait for the lock they have it now, and then it is taken again. False: no thread waited, it was kept. */
+/*
+ * For what is done in portions: if threads wait for the lock they have it now, and then it is taken again. False: no thread waited, it was kept.
+ */
 bool lock_pass(struct lock *lock);
 
 #if CENOTE_DEBUG >= 1
+
+/*
+ * How much one hold of a lock does: what was chosen, or, if a test says so, less. Small programs then come through what large pools are there for,
+ * and lock_pass gives the lock whether a thread waits or not. 0: as it was chosen. A test says it only while it has no pool.
+ */
+void lock_set_portions(uint32_t most);
+uint32_t lock_portion(uint32_t chosen);
 
 #define lock_take(lock) lock_take_in((lock), __func__)
 #define lock_give(lock) lock_give_in((lock), __func__)
@@ -114,6 +123,8 @@ bool lock_none_above(enum lock_rank rank); /* this thread holds no lock of a ran
 static inline void lock_take(struct lock *lock) { lock_take_plain(lock); }
 static inline void lock_give(struct lock *lock) { lock_give_plain(lock); }
 static inline bool lock_try(struct lock *lock) { return lock_try_plain(lock); }
+static inline void lock_set_portions(uint32_t most) { (void)most; }
+static inline uint32_t lock_portion(uint32_t chosen) { return chosen; }
 
 /* Release builds keep no books of holders: always true. */
 static inline bool lock_is_mine(const struct lock *lock) { (void)lock; return true; }

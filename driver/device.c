@@ -96,20 +96,13 @@ static void open_card(struct card *card)
 {
     if (card->opened++)
         return;
+    if (!card->has_gate) /* it stays: a call that comes too late for a pool may be at it */
+        open_gate(card);
+    card->has_gate = true;
     atomic_store(&card->before, UINT64_MAX);
     atomic_store(&card->was_asked, false);
     atomic_store(&card->is_short, false);
     atomic_store(&card->mappings, 0);
-    open_gate(card);
-}
-
-/* LOCKING: that of `opened`. */
-static void close_card(struct card *card)
-{
-    if (--card->opened)
-        return;
-    pthread_rwlock_destroy(&card->gate);
-    pthread_rwlock_destroy(&card->quiet);
 }
 
 /* For explanations alone: if the driver does not say it, it stays unknown. The context is current. */
@@ -150,7 +143,9 @@ CUresult device_prepare(struct device *d)
         return CUDA_SUCCESS;
     lock_take(&opening);
     context = device_context(d);
-    if (!context && !(result = d->driver->cuDevicePrimaryCtxRetain(&context, d->handle))) {
+    if (!context && !d->opened)
+        result = CUDA_ERROR_CONTEXT_IS_DESTROYED; /* the call has come too late for the last pool: nothing would be given back */
+    else if (!context && !(result = d->driver->cuDevicePrimaryCtxRetain(&context, d->handle))) {
         d->context_id = ask_id(d, context);
         atomic_store(&d->context, context);
     }
@@ -345,15 +340,19 @@ struct device *device_open_again(int number)
 void device_close(struct device *d)
 {
     CHECK(d->opened);
-    if (--d->opened)
-        return;
-    if (device_context(d))
+    if (d->opened == 1 && device_context(d))
         touch_close(d);
-    close_card(d->card);
-    if (device_context(d) && !d->is_kept && !driver_is_exiting() && !driver_is_forked())
-        release_context(d);
+    lock_take(&opening); /* from here on no thread makes the context, see device_prepare */
+    bool is_last = !--d->opened;
+    lock_give(&opening);
+    if (!is_last)
+        return;
+    d->card->opened--;
+    bool is_retained = device_context(d) && !d->is_kept;
     if (devices[d->number] == d) /* one that was replaced stays as it is */
         atomic_store(&d->context, NULL);
+    if (is_retained && !driver_is_exiting() && !driver_is_forked())
+        release_context(d);
 }
 
 /* What device_leave has to give back. */

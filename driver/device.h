@@ -38,6 +38,7 @@ struct card {
     _Atomic(uint64_t) mappings; /* of pages, by all pools */
     atomic_bool is_short;      /* of memory: the driver refused the last page that was asked for */
     atomic_uint captures;      /* open on any pool */
+    bool        has_gate;      /* both of these are there, from the first time on */
     pthread_rwlock_t gate;     /* readers: threads inside */
     pthread_rwlock_t quiet;    /* readers: threads in cuCtxSynchronize, with the gate open */
 };
@@ -54,7 +55,7 @@ struct device {
                                    Or one that a caller keeps */
     atomic_bool is_kept;       /* the caller of device_open_in keeps the context: it is not retained. Changes under what guards `opened` */
     atomic_uint captures;      /* of those of the card, the ones that were announced for pools in this context */
-    unsigned    opened;        /* by that many pools; guarded by the caller's global lock */
+    atomic_uint opened;        /* by that many pools; changed under the caller's global lock, and down to 0 under LOCK_CONTEXT as well */
     unsigned    pools;         /* of those, in this context. Guarded as `opened` */
     uint64_t    capacity;      /* bytes of memory */
     uint64_t    granularity;   /* of cuMemCreate; 0: no virtual memory management */

@@ -167,7 +167,7 @@ static enum attempt fill_place(struct climb *c, const struct place *place)
     c->no_mapping = CUDA_SUCCESS;
     CUresult result = run_fill(c);
     bool has_no_order = pool->remap.fill.behind && c->no_order; /* the next attempt does without */
-    while (fill_publish(&pool->remap.fill, &pool->store.pages, result, PAGES_AT_ONCE))
+    while (fill_publish(&pool->remap.fill, &pool->store.pages, result, lock_portion(PAGES_AT_ONCE)))
         lock_pass(&pool->lock);
     pool->account.stats.pages_created += pool->remap.fill.creates;
     count_reserved(pool);
@@ -291,7 +291,7 @@ static void loosen(struct climb *c, const struct units_turn *turn)
 static void undo(struct climb *c)
 {
     struct fill *f = &c->pool->remap.fill;
-    while (fill_publish(f, &c->pool->store.pages, CUDA_ERROR_OUT_OF_MEMORY, PAGES_AT_ONCE))
+    while (fill_publish(f, &c->pool->store.pages, CUDA_ERROR_OUT_OF_MEMORY, lock_portion(PAGES_AT_ONCE)))
         lock_pass(&c->pool->lock);
     arena_abandon(c->arena, f->block);
     f->block = 0;
@@ -312,14 +312,14 @@ static enum plan plan_in_portions(struct climb *c, const struct requester *who, 
     lock_pass(&pool->lock);
     for (uint32_t grade = GRADES; grade-- > 0;) {
         fill_pick(f, s, who, grade);
-        while (f->lack[grade] && pages_pick_some(s, &f->pickers[grade], PAGES_AT_ONCE))
+        while (f->lack[grade] && pages_pick_some(s, &f->pickers[grade], lock_portion(PAGES_AT_ONCE)))
             lock_pass(&pool->lock);
         lock_give(&pool->lock);
         pages_pick_sort(&f->pickers[grade]);
         fill_picked(f, s, grade);
         lock_take(&pool->lock);
     }
-    while (f->create_bytes <= most && fill_lift(f, s, who, PAGES_AT_ONCE))
+    while (f->create_bytes <= most && fill_lift(f, s, who, lock_portion(PAGES_AT_ONCE)))
         lock_pass(&pool->lock);
     bool is_over = f->create_bytes > most;
     if (!is_over && table_reserve(&s->table, f->creates))
@@ -332,7 +332,7 @@ static enum plan plan_in_portions(struct climb *c, const struct requester *who, 
 static enum plan plan_at(struct climb *c, const struct requester *who, const struct place *place, uint64_t news, uint64_t most)
 {
     struct pages *s = &c->pool->store.pages;
-    if (place->under.to - place->under.from > SLOTS_AT_ONCE)
+    if (place->under.to - place->under.from > lock_portion(SLOTS_AT_ONCE))
         return plan_in_portions(c, who, place, news, most);
     return fill_plan(&c->pool->remap.fill, s, who, region_of(s, place->region), place->under.from, place->under.to, news, most);
 }
@@ -428,8 +428,8 @@ static enum attempt place_and_fill(struct climb *c)
         return fill_from_plan(c, &who, &place);
     if (c->request->at)
         return fail(c, fit != FIT_IN_FLIGHT ? pool_refuse_place(c->request) :
-                    error_set(CENOTE_BUSY | ERROR_ANSWER, 0, "the device is not done with what lay at %#llx: wait for its streams and ask again",
-                              (unsigned long long)c->request->at));
+                    error_set(CENOTE_BUSY | ERROR_ANSWER, 0, "the device is not done with what lay at %#llx: ask again after cenote_pool_trim(pool, "
+                              "UINT64_MAX, CENOTE_TRIM_WAIT), or, from CUDA 12.5 on, when its streams are done", (unsigned long long)c->request->at));
 
     lock_give(&pool->lock);
     int error = grow_arena(pool, c->arena, c->request, &c->driver);

@@ -104,7 +104,7 @@ static bool held_by_blocks(cenote_pool *pool, uint64_t *held)
     const struct pages *s = &pool->store.pages;
     struct remap *m = &pool->remap;
     uint64_t stays, rest = s->reserved - s->spare_bytes;
-    for (uint32_t most = m->counted + REGIONS_A_LOOK; m->counted < most && m->counted < s->regions.used; m->counted++) {
+    for (uint32_t most = m->counted + lock_portion(REGIONS_A_LOOK); m->counted < most && m->counted < s->regions.used; m->counted++) {
         const struct region *r = region_of(s, m->counted);
         m->counted_free += r && r->is_listed ? pages_free(s, r, &stays) : 0;
     }

@@ -94,6 +94,8 @@ int pool_take_lock(cenote_pool *pool)
 /* Reports a failed driver call; the first sticky error poisons the pool. LOCKING: none held but the turn. */
 int pool_driver_error(cenote_pool *pool, CUresult result, const char *call)
 {
+    if (!atomic_load(&pool->config.device->opened)) /* the pool has ended meanwhile, and was the last one there */
+        return pool_answers(pool);
     if (!device_is_lost(pool->config.device, result))
         return error_set(CENOTE_DRIVER, result, "%s failed on device %d: %s", call, pool->config.device->ordinal, driver_result_name(result));
     lock_take(&pool->lock);
@@ -123,7 +125,7 @@ static bool own_context_is_lost(const cenote_pool *pool)
  */
 int pool_driver_error_of_any(cenote_pool *pool, CUresult result, const char *call)
 {
-    if (!driver_result_is_sticky(result) || own_context_is_lost(pool))
+    if (!driver_result_is_sticky(result) || !atomic_load(&pool->config.device->opened) || own_context_is_lost(pool))
         return pool_driver_error(pool, result, call);
     return error_set(CENOTE_DRIVER, result, "%s failed: a context is lost (%s), and not that of device %d, whose memory this is about", call,
                      driver_result_name(result), pool->config.device->ordinal);

@@ -132,7 +132,8 @@ int cenote_group_set_flags(cenote_group *group, unsigned flags)
     bool plain = will_be_plain(group->pool, flags);
     if (plain && !group->is_plain && (error = begin_plain(group->pool)))
         return error;
-    lock_take(&group->pool->lock);
+    if ((error = pool_take_lock(group->pool)))
+        return error;
     error = check_change(group, flags);
     if (!error) {
         group->flags = flags;

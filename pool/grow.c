@@ -231,7 +231,7 @@ static int try_segment(cenote_pool *pool, struct arena *a, uint64_t bytes, CUres
     if (usable)
         watch_tell(pool, CENOTE_UNMAPPING, at, bytes);
     if (!*driver) {
-        provider_give_segment(pool, a, at, bytes);
+        provider_give_segment(pool, a, source_of(pool, a), at, bytes);
         return is_ours ? error_set(CENOTE_INVALID, 0, "the source of the group gave memory at %#llx that cenote has already, in a block of its own "
                                    "or by an earlier take: have it take from elsewhere", (unsigned long long)at) :
                at % BLOCK_BYTES ? error_set(CENOTE_INVALID, 0, "the source of the group gave memory at %#llx, which is not aligned to %u",

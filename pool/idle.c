@@ -116,7 +116,7 @@ void idle_enter(cenote_pool *pool, struct arena *a)
 /* Its stream has retired, or its group was destroyed: nothing is allocated from it any more. */
 void idle_end(cenote_pool *pool, struct arena *a)
 {
-    arena_flush(a, FLUSHED_AT_ONCE);
+    arena_flush(a, lock_portion(FLUSHED_AT_ONCE));
     stream_forget(pool, a);
     a->retired = true;
     leave(pool, a);

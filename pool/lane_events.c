@@ -200,7 +200,7 @@ CUresult lane_events_query(cenote_pool *pool)
     CUresult answer = CUDA_SUCCESS;
     lock_take(&pool->lock);
     uint32_t left = pool->lanes.asking;
-    for (uint32_t looks = LOOKS_MAX; left && looks && !driver_result_is_sticky(answer); left--) {
+    for (uint32_t looks = lock_portion(LOOKS_MAX); left && looks && !driver_result_is_sticky(answer); left--) {
         uint32_t number = take_first(pool);
         lock_give(&pool->lock);
         CUresult result = lane_of(pool, number)->other ? query_end(pool, number) : query(pool, number);

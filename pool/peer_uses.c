@@ -284,11 +284,13 @@ static bool lacks_end(const struct lane *lane)
 CUresult peer_uses_become_careful(cenote_pool *pool)
 {
     CUresult result = CUDA_SUCCESS;
-    for (uint32_t number = 1; !result && number < pool->lanes.table.used; number++) {
+    bool is_lane = true;
+    for (uint32_t number = 1; !result && is_lane; number++) {
         CUevent end;
         lock_take(&pool->lock);
-        struct device *other = lane_of(pool, number)->other;
-        bool lacks = lacks_end(lane_of(pool, number)) && other->driver->cuCtxRecordEvent && !atomic_load(&other->was_reset);
+        is_lane = number < pool->lanes.table.used;
+        struct device *other = is_lane ? lane_of(pool, number)->other : NULL;
+        bool lacks = other && lacks_end(lane_of(pool, number)) && other->driver->cuCtxRecordEvent && !atomic_load(&other->was_reset);
         if (lacks)
             lane_hold(pool, number);
         lock_give(&pool->lock);

@@ -27,7 +27,7 @@
 /* One more use is looked at: now and then threads that wait for the pool's lock have it. LOCKING: the pool's lock, but not in a pause. */
 static void count_one(cenote_pool *pool, uint32_t *uses)
 {
-    if (++*uses % USES_AT_ONCE == 0)
+    if (++*uses % lock_portion(USES_AT_ONCE) == 0)
         lock_pass(&pool->lock);
 }
 
@@ -80,12 +80,12 @@ static uint64_t further_use(uint32_t first, uint32_t lane)
 static uint32_t find_use(const cenote_pool *pool, uint32_t first, uint32_t lane, uint32_t *last)
 {
     uint32_t use = first, walked = 0;
-    for (*last = 0; use && walked < USES_WALKED; use = use_of(pool, use)->next, walked++) {
+    for (*last = 0; use && walked < lock_portion(USES_WALKED); use = use_of(pool, use)->next, walked++) {
         if (use_of(pool, use)->lane == lane)
             return use;
         *last = use;
     }
-    *last = walked == USES_WALKED ? *last : 0;
+    *last = walked == lock_portion(USES_WALKED) ? *last : 0;
     return *last ? index_find(&pool->pending.by_lane, further_use(first, lane)) : 0;
 }
 
@@ -265,7 +265,7 @@ static void release(cenote_pool *pool, uint32_t first)
     for (uint32_t use = first, next, count = 0; use; use = next) {
         struct use *u = use_of(pool, use);
         next = u->next;
-        if (count >= USES_WALKED)
+        if (count >= lock_portion(USES_WALKED))
             index_remove(&pool->pending.by_lane, further_use(first, u->lane));
         lane_drop(pool, u->lane);
         u->lane = 0;
@@ -369,7 +369,7 @@ void pending_poll_some(cenote_pool *pool)
         lock_give(&pool->turn);
     }
     if (entered)
-        poll(pool, LOOKS_MAX);
+        poll(pool, lock_portion(LOOKS_MAX));
     device_leave(pool->config.device);
 }
 

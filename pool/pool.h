@@ -136,7 +136,7 @@ bool look_pause(struct look *look);
 static inline bool look_goes_on(struct look *look, uint32_t work)
 {
     look->work += work;
-    return look->work < PORTION || look_pause(look);
+    return look->work < lock_portion(PORTION) || look_pause(look);
 }
 
 /* --- pieces.c, rows.c, stats/account/rows.c, stats/account/steps.c */
@@ -314,7 +314,7 @@ bool provider_is_plain(const cenote_pool *pool, const struct arena *a);
 bool provider_guards(const cenote_pool *pool, const struct arena *a);
 uint64_t grow_least(const cenote_pool *pool, const struct arena *a, const struct request *q);
 bool provider_give_back(cenote_pool *pool, struct region *r);
-bool provider_give_segment(cenote_pool *pool, struct arena *a, uint64_t at, uint64_t bytes);
+bool provider_give_segment(cenote_pool *pool, struct arena *a, bool is_sourced, uint64_t at, uint64_t bytes);
 const cenote_source *source_of(const cenote_pool *pool, const struct arena *a);
 void provider_close_region(struct region *r);
 uint64_t limits_allowance(const cenote_pool *pool);

@@ -62,11 +62,11 @@ void provider_close_region(struct region *r)
  * cuMemFree takes back the async pool's memory too. It is complete, so that no stream has to be named, and the arena's may be gone. False:
  * the driver will not have it.
  */
-bool provider_give_segment(cenote_pool *pool, struct arena *a, uint64_t at, uint64_t bytes)
+bool provider_give_segment(cenote_pool *pool, struct arena *a, bool is_sourced, uint64_t at, uint64_t bytes)
 {
-    if (provider_guards(pool, a))
+    if (pool->config.provider == CENOTE_GUARD && !is_sourced)
         return guard_give(pool, at, bytes);
-    if (!source_of(pool, a)) /* a reset has taken it already, and the address may be another's */
+    if (!is_sourced) /* a reset has taken it already, and the address may be another's */
         return atomic_load(&pool->config.device->was_reset) || pool->config.device->driver->cuMemFree(at) == CUDA_SUCCESS;
     const cenote_source source = *source_of(pool, a); /* without the turn arena and group may be forgotten */
     lock_take(&pool->lock);
@@ -94,7 +94,7 @@ bool provider_give_back(cenote_pool *pool, struct region *r)
         return true;
     if (segment)
         watch_tell(pool, CENOTE_UNMAPPING, r->base, r->bytes);
-    bool gone = segment ? provider_give_segment(pool, arena_of(pool, r->arena), r->base, r->bytes) :
+    bool gone = segment ? provider_give_segment(pool, arena_of(pool, r->arena), r->is_sourced, r->base, r->bytes) :
                           region_unreserve(pool->config.device, r->base, r->bytes) == CUDA_SUCCESS;
     if (!gone && segment)
         watch_tell(pool, CENOTE_MAPPED, r->base, r->bytes);

@@ -35,7 +35,7 @@ static void end_arenas(cenote_pool *pool, uint32_t lane)
     bool more = true;
     while (more) {
         lock_take(&pool->lock);
-        for (int i = 0; i < RETIRED_AT_A_TIME && more; i++) {
+        for (uint32_t i = 0; i < lock_portion(RETIRED_AT_A_TIME) && more; i++) {
             uint32_t first = lane_of(pool, lane)->first_arena;
             more = first && arena_of(pool, first)->is_known;
             if (more)

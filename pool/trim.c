@@ -112,6 +112,7 @@ static uint64_t release_segment(cenote_pool *pool, uint32_t page)
     struct region *r = region_of(&pool->store.pages, p->home.region);
     struct heap *heap = arena_heap(arena_of(pool, r->arena), r->heap);
     uint64_t bytes = p->bytes;
+    r->is_sourced = source_of(pool, arena_of(pool, r->arena)) != NULL; /* another group may take the arena over soon, which has no region then */
     heap_remove_region(heap, r);
     atomic_store(&r->pool, NULL);
     lock_give(&pool->lock);
@@ -156,7 +157,7 @@ static uint32_t pick_leavers(cenote_pool *pool, const struct leave *leave, bool 
                             .skip_shift = leave->skip_shift, .most = most, .picks = picks};
     lock_take(&pool->lock);
     pool_settle(pool);
-    while (pages_pick_some(s, &picker, PAGES_AT_ONCE))
+    while (pages_pick_some(s, &picker, lock_portion(PAGES_AT_ONCE)))
         lock_pass(&pool->lock);
     lock_give(&pool->lock);
     pages_pick_sort(&picker);
@@ -172,7 +173,7 @@ static uint32_t pick_leavers(cenote_pool *pool, const struct leave *leave, bool 
             pages_leave(s, picks[i].page);
             picks[count++] = picks[i];
         }
-        if (i % PAGES_AT_ONCE == PAGES_AT_ONCE - 1)
+        if ((i + 1) % lock_portion(PAGES_AT_ONCE) == 0)
             lock_pass(&pool->lock);
     }
     lock_give(&pool->lock);
@@ -184,7 +185,7 @@ static void stay(cenote_pool *pool, const struct pick *picks, uint32_t count)
     lock_take(&pool->lock);
     for (uint32_t i = 0; i < count; i++) {
         pages_stay(&pool->store.pages, picks[i].page);
-        if (i % PAGES_AT_ONCE == PAGES_AT_ONCE - 1)
+        if ((i + 1) % lock_portion(PAGES_AT_ONCE) == 0)
             lock_pass(&pool->lock);
     }
     lock_give(&pool->lock);
@@ -213,7 +214,7 @@ static bool release_leavers(cenote_pool *pool, bool segments, const struct pick 
 static uint64_t trim_kind(cenote_pool *pool, const struct leave *leave, bool segments)
 {
     struct pick few[BATCH], *picks = few;
-    uint32_t room = BATCH, most, count;
+    uint32_t room = lock_portion(BATCH), most, count;
     uint64_t sum = 0;
     bool taken;
     while (!pool_is_capturing(pool) && (most = most_leavers(pool, leave, segments)) &&

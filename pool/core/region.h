@@ -43,6 +43,7 @@ struct region {
     uint32_t before, next;          /* regions of that heap, newest first; 0: none */
     uint64_t below;                 /* bytes of addresses in use in those that follow; not of a segment */
     uint32_t before_listed, next_listed; /* regions with pages that may be free, see pages.c */
+    bool     is_sourced;            /* a segment that leaves: a function of the program gave it */
     bool     is_listed;
     uint32_t first_block;           /* lowest block or free range, 0: none */
     uint32_t last_block;            /* highest one */

@@ -49,7 +49,7 @@ static const char *check_heap(struct look *look, struct heap *h)
         const struct region *r = region_of(h->pages, number);
         struct heap_walk w = {0};
         broken = heap_broken_region(h, r);
-        while (!broken && heap_check(h, r, &w, PIECES_AT_ONCE, &broken) && !look->is_over)
+        while (!broken && heap_check(h, r, &w, lock_portion(PIECES_AT_ONCE), &broken) && !look->is_over)
             w.in_doubt |= !look_goes_on(look, PIECES_AT_ONCE / 2);
         bytes += r->bytes;
         used += number == h->regions ? 0 : r->top - r->base;
@@ -68,7 +68,7 @@ static const char *check_slabs(struct look *look, const struct slabs *s)
     for (int tries = 0; tries < TRIES && !is_same && !look->is_over; tries++) {
         struct slabs_walk w = {0};
         is_same = true;
-        while (is_same && slabs_check(s, &w, SLABS_AT_ONCE, &broken))
+        while (is_same && slabs_check(s, &w, lock_portion(SLABS_AT_ONCE), &broken))
             is_same = look_goes_on(look, SLABS_AT_ONCE);
     }
     return broken;

@@ -154,9 +154,9 @@ static void look_at_pools(cenote_pool *pool, struct facts *f)
         if (other == pool)
             continue;
         lock_take(&other->lock);
-        f->elsewhere += other->store.pages.reserved;
+        f->elsewhere += other->life.open ? other->store.pages.reserved : 0;
+        f->pools += other->life.open;
         lock_give(&other->lock);
-        f->pools++;
     }
 }
 

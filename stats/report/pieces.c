@@ -249,12 +249,14 @@ static void sum_regions(struct look *look, uint32_t group, struct arena_sums *su
     }
 }
 
-/* Room for the sums of the arenas that there are. False: no host memory. LOCKING: not the pool's lock. */
+/* Room for the sums of the arenas that there are; of a pool that has ended there are none. False: no host memory. LOCKING: not the pool's lock. */
 bool pieces_sums_open(struct arena_sums *sums, cenote_pool *pool)
 {
     lock_take(&pool->lock);
-    sums->arenas = pool->store.arenas.used;
+    *sums = (struct arena_sums){.arenas = pool->life.open ? pool->store.arenas.used : 0};
     lock_give(&pool->lock);
+    if (!sums->arenas)
+        return true;
     sums->of_arena = memory_map(sums->arenas * sizeof *sums->of_arena);
     if (!sums->of_arena)
         sums->arenas = 0;
@@ -280,7 +282,7 @@ static bool sum_heap(struct look *look, const struct heap *h, uint64_t *sum)
         for (uint32_t from = 0; from < r->slots && region_slot_at(r, from) < r->top; from += SLOTS_AT_ONCE) {
             *sum += shown_bytes(h->pages, r, from);
             look->work += 2 + WORK_OF_SLOTS * (r->slots - from >= SLOTS_AT_ONCE);
-            if (look->work >= PORTION)
+            if (look->work >= lock_portion(PORTION))
                 return false;
         }
     }

@@ -47,9 +47,10 @@ static void write_pool(const struct snapshot *s, const cenote_pool *pool, struct
     file_write(f, counters, length);
 }
 
-static uint32_t number_of(const cenote_group *group)
+/* By its place in the table: no lock is held, and the group may have ended since the copy. */
+static uint32_t number_of(const cenote_pool *pool, const cenote_group *group)
 {
-    return group ? group->number : 0; /* structures of groups stay mapped; it may be another group's by now */
+    return group ? (uint32_t)(group - group_of(pool, 0)) : 0;
 }
 
 static void write_rows(const struct snapshot *s, struct file *f)
@@ -124,7 +125,7 @@ static bool begins_segment(const cenote_piece *pieces, size_t i)
     return !i || pieces[i].segment != pieces[i - 1].segment;
 }
 
-static void write_pieces(const struct snapshot *s, struct file *f)
+static void write_pieces(const struct snapshot *s, const cenote_pool *pool, struct file *f)
 {
     static const char *const states[] = {"free", "live", "pending"};
     const cenote_piece *pieces = PART_AT(cenote_piece, s, PART_PIECES);
@@ -135,7 +136,7 @@ static void write_pieces(const struct snapshot *s, struct file *f)
         const cenote_piece *p = &pieces[i];
         if (begins_segment(pieces, i))
             file_print(f, "%s\n{\"address\":%" PRIu64 ",\"group\":%" PRIu32 ",\"stream_id\":%" PRIu64 ",\"stream\":%" PRIuPTR ",\"pieces\":[",
-                       i ? "," : "", p->segment, number_of(p->group), p->stream_id, (uintptr_t)p->stream);
+                       i ? "," : "", p->segment, number_of(pool, p->group), p->stream_id, (uintptr_t)p->stream);
         file_print(f, "%s\n[%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",\"%s\",%" PRIu32 ",%u,%u,%" PRIu64 ",%" PRIu32 "]",
                    begins_segment(pieces, i) ? "" : ",", p->address, p->size, p->requested, states[p->state], p->tag, p->kind, p->phase, p->born,
                    p->site);
@@ -249,7 +250,7 @@ void snapshot_write(const struct snapshot *s, const cenote_pool *pool, struct fi
     write_steps(s, file);
     write_groups(s, file);
     write_arenas(s, file);
-    write_pieces(s, file);
+    write_pieces(s, pool, file);
     write_sites(s, file);
     write_pages(s, file);
     write_regions(s, file);

@@ -4,6 +4,7 @@
  *
  * A watch function, which runs with the pool's turn, holds up the calls that need it; they have all looked at the group or pool by then.
  */
+#include "pool/pool.h"
 #include "tests/api/scene.h"
 #include "tests/patience.h"
 
@@ -183,6 +184,26 @@ static int take_and_give(void)
 CASE(a_pool_stays_for_an_allocation_that_is_under_way)
 {
     end_beside(take_and_give, CENOTE_BUSY, CENOTE_OK);
+}
+
+/* A call that wants sums has looked at the pool before: what it is told is that the pool has ended, and not that host memory is short. */
+CASE(sums_of_a_pool_that_has_ended)
+{
+    struct arena_sums sums;
+    cenote_pool *pool;
+    void *block;
+    scene_open(&scene, 64 * MIB);
+    DONE(cenote_pool_create(0, NULL, &pool));
+    DONE(cenote_alloc(pool, MIB, scene.stream[A], &block));
+    REQUIRE(pieces_sums_open(&sums, pool));
+    EXPECT(sums.arenas > 0);
+    pieces_sums_close(&sums);
+    DONE(cenote_free(block));
+    DONE(cenote_pool_destroy(pool));
+    EXPECT(pieces_sums_open(&sums, pool));
+    EXPECT_EQ(sums.arenas, 0);
+    pieces_sums_close(&sums);
+    scene_close(&scene);
 }
 
 SCENES_MAIN("ends")

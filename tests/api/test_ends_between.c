@@ -127,6 +127,27 @@ CASE(a_pool_ends_before_a_call_has_its_answer)
     }
 }
 
+/* The last one of its device goes: the call makes no context again, which would stay, or be that of a next pool in another one. */
+CASE(the_last_pool_ends_before_a_call_has_its_answer)
+{
+    static const struct { enum question question; int (*call)(void); } calls[] = {
+        {STREAM_ID, allocate}, {STREAM_CONTEXT, allocate}, {STREAM_ID, retire}, {STREAM_ID, immortal}, {STREAM_ID, capture},
+        {STREAM_CONTEXT, capture}};
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        struct sim_books before, after;
+        cenote_options options = scene_options();
+        struct sim_shape shape = scene_card(256 * MIB);
+        scene_open_card(&scene, &shape);
+        sim_books(&before);
+        DONE(cenote_pool_create(0, &options, &scene.pool));
+        EXPECT_EQ(ask(calls[i].question, calls[i].call, CENOTE_OK), CENOTE_INVALID);
+        sim_books(&after);
+        EXPECT_EQ(after.contexts, before.contexts);
+        scene.pool = NULL;
+        scene_close(&scene);
+    }
+}
+
 /* The block is live, or counted otherwise, while the driver is asked: the pool stays. */
 CASE(a_pool_stays_for_a_block_that_is_on_its_way)
 {
@@ -155,17 +176,64 @@ static void *destroy_while_away(void *unused)
 }
 
 /* Another thread destroys the pool, and has come as far as it gets, when this returns. */
-static void give_late(void *memory, size_t bytes, cenote_stream stream, void *arg)
+static void have_it_destroyed(void)
 {
     struct wait wait = {0};
     int looks = 0;
-    if (!atomic_exchange(&function_ran, true)) {
-        REQUIRE(!pthread_create(&destroyer, NULL, destroy_while_away, NULL));
-        while (looks < 20 && !atomic_load(&destroyer_is_back) && wait_on(&wait))
-            looks = is_asleep(atomic_load(&destroyer_id)) ? looks + 1 : 0;
-        ended_meanwhile = atomic_load(&destroyer_is_back) && !told;
-    }
+    if (atomic_exchange(&function_ran, true))
+        return;
+    REQUIRE(!pthread_create(&destroyer, NULL, destroy_while_away, NULL));
+    while (looks < 20 && !atomic_load(&destroyer_is_back) && wait_on(&wait))
+        looks = is_asleep(atomic_load(&destroyer_id)) ? looks + 1 : 0;
+    ended_meanwhile = atomic_load(&destroyer_is_back) && !told;
+}
+
+static void give_late(void *memory, size_t bytes, cenote_stream stream, void *arg)
+{
+    have_it_destroyed();
     give_source(memory, bytes, stream, arg);
+}
+
+static CUresult exchange_mode(CUstreamCaptureMode *mode)
+{
+    if (asks)
+        have_it_destroyed();
+    return below->cuThreadExchangeStreamCaptureMode(mode);
+}
+
+static const struct driver *entered(const struct driver *driver)
+{
+    static struct driver table;
+    table = *between(driver);
+    table.cuThreadExchangeStreamCaptureMode = exchange_mode;
+    return &table;
+}
+
+/* A call that comes too late is inside the device already. The caller of the end may end the context after it, so the end waits for that call. */
+CASE(the_last_pool_ends_after_calls_that_are_inside)
+{
+    cenote_options options = scene_options();
+    struct sim_shape shape = scene_card(256 * MIB);
+    CUcontext own;
+    scene_open_card(&scene, &shape);
+    DONE(cuCtxCreate(&own, NULL, 0, 0));
+    options.clock = NULL;
+    DONE(cenote_pool_create_in(own, &options, &scene.pool));
+    driver_interpose(entered);
+    atomic_store(&function_ran, false);
+    atomic_store(&destroyer_is_back, false);
+    asks = true;
+    EXPECT_EQ(cenote_pool_trim(scene.pool, 0, 0), CENOTE_INVALID);
+    asks = false;
+    driver_interpose(between);
+    REQUIRE(atomic_load(&function_ran));
+    pthread_join(destroyer, NULL);
+    EXPECT(!ended_meanwhile);
+    DONE(told);
+    DONE(cuCtxDestroy(own));
+    scene.pool = NULL;
+    DONE(cuCtxSetCurrent(scene.context));
+    scene_close(&scene);
 }
 
 /* A trim has let go of the turn while the program takes its memory back. */

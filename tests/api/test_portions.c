@@ -218,4 +218,20 @@ CASE(empty_slabs_among_many)
     scene_close(&scene);
 }
 
+/* Random programs have small pools. They come through plans in portions as well, because a test can make portions small. */
+CASE(small_plans_in_portions_of_a_test)
+{
+    for (uint32_t most = 0; most < 3 && CENOTE_DEBUG; most++) {
+        struct scene scene;
+        lock_set_portions(most);
+        scene_open(&scene, 64 * MIB);
+        struct held block;
+        REQUIRE(held_take(&block, scene.pool, 9 * MIB, scene.stream[A]));
+        EXPECT_EQ(scene.pool->remap.fill.is_held, most != 0);
+        held_give(&block);
+        scene_close(&scene);
+        lock_set_portions(0);
+    }
+}
+
 SCENES_MAIN("portions")

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "stats/report/snapshot.h"
 #include "tests/api/scene.h"
 
 static char folder[96];
@@ -326,6 +327,34 @@ CASE(while_threads_are_at_work)
 CASE(while_threads_are_at_work_on_segments)
 {
     snap_under_threads(CENOTE_ASYNC);
+}
+
+/* A snapshot is of the moment of its copy: the file has the number that the group had then. */
+CASE(a_group_that_ends_before_the_file_is_written)
+{
+    static struct snapshot s;
+    static char text[1 << 16], expected[64];
+    struct scene scene;
+    cenote_group *group;
+    scene_open(&scene, 64 * MIB);
+    DONE(cenote_group_create(scene.pool, "short-lived", 0, NULL, &group));
+    snprintf(expected, sizeof expected, "\"group\":%u,\"stream_id\"", group->number);
+    cenote_piece piece = {.address = 512, .segment = 512, .size = 512, .group = group};
+    s.memory = (char *)&piece;
+    s.parts[PART_PIECES].count = 1;
+    DONE(cenote_group_destroy(group));
+    EXPECT_EQ(group->number, 0);
+    struct file *file = file_create(file_name(0));
+    REQUIRE(file);
+    snapshot_write(&s, scene.pool, file);
+    EXPECT(file_finish(file));
+    FILE *written_file = fopen(file_name(0), "r");
+    REQUIRE(written_file);
+    size_t length = fread(text, 1, sizeof text - 1, written_file);
+    fclose(written_file);
+    EXPECT(length > 0);
+    EXPECT(strstr(text, expected));
+    scene_close(&scene);
 }
 
 SUITE_MAIN_AROUND("snapshot", make_folder, remove_folder)

@@ -9,6 +9,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools/check"))
 import abi  # noqa: E402
+import ends  # noqa: E402
 import layers  # noqa: E402
 import lengths  # noqa: E402
 import library  # noqa: E402
@@ -287,6 +288,22 @@ class Library(unittest.TestCase):
 
     def test_no_library_is_a_problem(self):
         self.assertEqual(len(problems(library)), 1)
+
+
+class Ends(unittest.TestCase):
+    def check(self, path: str, name: str, line: str) -> list[str]:
+        return problems(ends, **{path: f"int({name})(cenote_pool *pool, size_t size)\n{{\n    {line}\n}}\n"})
+
+    def test_a_call_that_does_not_look_whether_the_pool_has_ended(self):
+        self.assertEqual(len(self.check("pool__a_dot_c", "cenote_pool_a", "lock_take(&pool->lock);")), 1)
+        self.assertEqual(len(self.check("stats__a_dot_c", "look", "lock_take(&pool->lock);")), 1)
+        self.assertEqual(len(self.check("stats__a_dot_c", "cenote_pool_a", "if (lock_try(&group->pool->turn))")), 1)
+
+    def test_what_may_take_them(self):
+        self.assertEqual(self.check("pool__a_dot_c", "cenote_pool_a", "error = pool_take_lock(pool);"), [])
+        self.assertEqual(self.check("pool__a_dot_c", "look", "lock_take(&pool->lock);"), [])
+        self.assertEqual(self.check("stats__a_dot_c", "look", "lock_take(&pool->lock); bool is_open = pool->life.open;"), [])
+        self.assertEqual(self.check("host__a_dot_c", "cenote_host_a", "lock_take(&pool->lock);"), [])
 
 
 class Promises(unittest.TestCase):

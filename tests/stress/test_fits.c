@@ -15,7 +15,9 @@
  */
 #include "tests/api/scene.h"
 #include "tests/rounds.h"
+#include "tests/stress/portions.h"
 #include "tests/stress/refusals.h"
+#include "tests/stress/versions.h"
 
 #include "pool/pool.h"
 
@@ -53,6 +55,7 @@ struct program {
     uint32_t         pools;
     unsigned         flags;     /* of the groups */
     bool             immortal, granted, refuses;
+    int              version;   /* of the driver */
 
     struct scene     scene;
     cenote_pool     *pool[POOLS];
@@ -112,6 +115,7 @@ static uint64_t to_be_had(const struct program *p, cenote_pool *pool)
     return (below < left ? below : left) / small_page(p) * small_page(p);
 }
 
+/* Asked before the call, which may give up the region in which its place would be. */
 static uint64_t most_lacking(const struct program *p, const struct operation *o)
 {
     uint64_t small = small_page(p), large = 1ull << p->pool[0]->store.pages.shifts[GRADE_LARGE];
@@ -123,19 +127,19 @@ static uint64_t most_lacking(const struct program *p, const struct operation *o)
     return up(is_slab ? slab_bytes(class_of(o->bytes)) : o->bytes, small) + (o->what == TAKE_AT || o->alignment ? small : 0);
 }
 
-/* The device is done with everything, and the pools see it. */
+/* The device is done with everything, and the pools see it: before CUDA 12.5 those alone that have waited themselves. */
 static void look_anew(const struct program *p)
 {
     DONE(cuCtxSynchronize());
     for (uint32_t i = 0; i < p->pools; i++)
-        DONE(cenote_pool_trim(p->pool[i], UINT64_MAX, 0)); /* nothing goes */
+        DONE(cenote_pool_trim(p->pool[i], UINT64_MAX, p->version < 12050 ? CENOTE_TRIM_WAIT : 0)); /* nothing goes */
 }
 
 /* Did the request have to fail? Blocks that waited for other streams are back by then, because it has waited for them. */
-static void judge_failure(struct program *p, const struct operation *o)
+static void judge_failure(struct program *p, const struct operation *o, uint64_t lacks)
 {
     look_anew(p);
-    uint64_t had = to_be_had(p, p->pool[o->pool]), lacks = most_lacking(p, o);
+    uint64_t had = to_be_had(p, p->pool[o->pool]);
     totals.failed++;
     totals.nearly += had + small_page(p) >= lacks;
     char text[128];
@@ -148,8 +152,9 @@ static void judge_failure(struct program *p, const struct operation *o)
 
 /* --------------------------------------------------------------------------------------------------------------------- operations */
 
-static int try_take(struct program *p, const struct operation *o, void **at)
+static int try_take(struct program *p, const struct operation *o, void **at, uint64_t *lacks)
 {
+    *lacks = most_lacking(p, o);
     cenote_pool *pool = p->pool[o->pool];
     cenote_group *group = o->grouped ? p->group[o->pool] : NULL;
     CUstream stream = p->scene.stream[o->stream];
@@ -163,25 +168,25 @@ static void take(struct program *p, const struct operation *o)
 {
     struct own *own = &p->own[o->block];
     const cenote_pool *pool = p->pool[o->pool];
-    uint64_t before = pool->store.pages.reserved;
+    uint64_t before = pool->store.pages.reserved, lacks;
     void *at = own->was;
     if (own->at || (o->what == TAKE_AT && !at))
         return;
     totals.requests++;
     refusals.fired = 0;
-    int error = try_take(p, o, &at);
+    int error = try_take(p, o, &at, &lacks);
     if (error && refusals.fired) { /* a call that is refused may have cost the request: the next one is held to the rule */
         refusals_begin(p->says);
-        error = try_take(p, o, &at);
+        error = try_take(p, o, &at, &lacks);
     }
     if (error == CENOTE_BUSY && !p->refuses) { /* the device was not done with what lay there, and now it is */
         look_anew(p);
-        error = try_take(p, o, &at);
+        error = try_take(p, o, &at, &lacks);
     }
     if (pool->limits.bytes && pool->store.pages.reserved > before && pool->store.pages.reserved > pool->limits.bytes)
         complain(p, "the pool", "it holds more than its limit");
     if (error == CENOTE_OUT_OF_MEMORY)
-        judge_failure(p, o);
+        judge_failure(p, o, lacks);
     else if (error && (o->what != TAKE_AT || (error != CENOTE_INVALID && !(error == CENOTE_BUSY && p->refuses)))) /* a block, or a broken slot */
         complain(p, "an error", cenote_message());
     if (error)
@@ -266,7 +271,7 @@ static void design(struct program *p)
     p->shape = scene_card(ANY(random, 64, 96, 128, 192, 256, 512, 1024, 2048) * MIB + ANY(random, 0, 0, 0, 2, 6, 10) * MIB);
     p->shape.lag = ANY(random, 0, 0, MSEC / 5, 2 * MSEC, 20 * MSEC);
     p->shape.granularity = ANY(random, 2 * MIB, 2 * MIB, 2 * MIB, 64 * KIB);
-    p->shape.driver_version = pick(random, 8) ? p->shape.driver_version : 12000;
+    p->version = pick(random, 8) ? VERSION_NEWEST : p->seed % 2 ? 12000 : 11080; /* no fences; nor ids of streams */
     p->shape.devices = 2;
     if (pick(random, 6) == 0) { /* more mappings than the blocks need, if each has a page of its own at both ends */
         p->shape.quirks = SIM_QUIRK(MAPPING_CEILING) | SIM_QUIRK(HANDLE_CEILING);
@@ -299,6 +304,8 @@ static void open_program(struct program *p)
     memset(p->own, 0, sizeof p->own);
     *p->why = 0;
     units_grade_pages = (uint32_t)p->grade_pages;
+    portions_begin(p->seed);
+    version_set(p->version);
     scene_open_with(&p->scene, &p->shape, &p->options);
     refusals_begin(p->says);
     for (uint32_t i = 0; i < p->pools; i++) {
@@ -334,6 +341,8 @@ static void close_program(struct program *p)
     }
     units_grade_pages = GRADE_PAGES;
     scene_close(&p->scene);
+    portions_end();
+    version_set(VERSION_NEWEST);
 }
 
 struct mood {
@@ -492,7 +501,7 @@ static void tell(const struct program *p)
     fprintf(stderr, "\nseed %llu, %s\n", (unsigned long long)p->seed, p->why);
     fprintf(stderr, "  card of %llu MiB, granularity %llu KiB, lag %llu, driver %d, says %lld MiB more, ceilings of mappings %llu and %llu\n",
             (unsigned long long)(p->shape.capacity / MIB), (unsigned long long)p->shape.granularity / 1024, (unsigned long long)p->shape.lag,
-            p->shape.driver_version, (long long)(p->says / (int64_t)MIB), (unsigned long long)p->shape.mapping_ceiling,
+            p->version, (long long)(p->says / (int64_t)MIB), (unsigned long long)p->shape.mapping_ceiling,
             (unsigned long long)p->shape.handle_ceiling);
     fprintf(stderr, "  %u pools, group flags %u, immortal %d, granted %d, refuses %d, units_grade_pages %llu\n", p->pools, p->flags, p->immortal,
             p->granted, p->refuses, (unsigned long long)p->grade_pages);

@@ -4,6 +4,8 @@
  */
 #include "tests/rounds.h"
 #include "tests/stress/model.h"
+#include "tests/stress/portions.h"
+#include "tests/stress/versions.h"
 
 #include "pool/pool.h"
 
@@ -41,7 +43,7 @@ static void open_any(struct scene *scene, uint64_t *random)
     shape.lag = lags[pick(random, 4)];
     shape.granularity = granularities[pick(random, sizeof granularities / sizeof *granularities)];
     shape.devices = 2;
-    shape.driver_version = pick(random, 8) ? shape.driver_version : 12000;
+    version_set(pick(random, 8) ? VERSION_NEWEST : 12000);
     options.page_mib = 4u << pick(random, 4);
     options.trim_every = (uint32_t)pick(random, 4);
     options.address_ratio = 1u << pick(random, 5);
@@ -50,6 +52,7 @@ static void open_any(struct scene *scene, uint64_t *random)
     options.mappings = mappings[pick(random, 3)];
     options.aliases = pick(random, 4) ? CENOTE_ALIASES_ON : CENOTE_ALIASES_OFF;
     change_grade(random);
+    portions_begin(*random);
     scene_open_with(scene, &shape, &options);
     if (pick(random, 4) == 0)
         DONE(cenote_pool_grant(scene->pool, 1));
@@ -61,6 +64,8 @@ static void end(struct scene *scene)
     EXPECT_EQ(scene_stats(scene->pool).reserved.current, 0);
     units_grade_pages = GRADE_PAGES;
     scene_close(scene);
+    portions_end();
+    version_set(VERSION_NEWEST);
 }
 
 static bool has_all_sizes(const cenote_pool *pool)

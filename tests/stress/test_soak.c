@@ -5,6 +5,8 @@
  */
 #include "tests/rounds.h"
 #include "tests/stress/model.h"
+#include "tests/stress/portions.h"
+#include "tests/stress/versions.h"
 
 #include "driver/driver.h"
 #include "pool/remap.h"
@@ -73,12 +75,13 @@ static void open_soak(struct soak *k, struct scene *scene, uint64_t seed)
     bool moves = options.provider == CENOTE_VMM;
     struct sim_shape shape = scene_card(k->stalls ? 16 * GIB : (moves ? 24 + pick(&random, 100) : 100 + pick(&random, 400)) * MIB);
     shape.lag = lags[pick(&random, 4)];
-    shape.driver_version = pick(&random, 8) ? shape.driver_version : 12000;
+    version_set(pick(&random, 8) ? VERSION_NEWEST : 12000);
     options.page_mib = 2u << pick(&random, 5);
     units_grade_pages = splits[pick(&random, sizeof splits / sizeof *splits)];
     options.trim_every = (uint32_t)pick(&random, 4);
     options.address_ratio = 1u << pick(&random, 5);
     options.harvest_budget = (double)pick(&random, 3) / 2 - 0.5;
+    portions_begin(seed);
     scene_open_with(scene, &shape, &options);
     if (k->stalls) {
         DONE(cuStreamCreate(&k->stalled, CU_STREAM_NON_BLOCKING));
@@ -201,6 +204,8 @@ static void run_soak(struct soak *k, uint64_t seed)
     if (k->stalls)
         DONE(cuStreamDestroy(k->stalled));
     scene_close(&scene);
+    portions_end();
+    version_set(VERSION_NEWEST);
     stop_at_failure(seed, "soak");
 }
 
@@ -229,6 +234,8 @@ static void destroy_under_fault(struct soak *k, uint64_t seed, const char *call)
         DONE(cenote_pool_destroy(scene.pool));
     scene.pool = NULL;
     scene_close(&scene);
+    portions_end();
+    version_set(VERSION_NEWEST);
     stop_at_failure(seed, call);
 }
 
@@ -263,6 +270,8 @@ static void lose_context(struct soak *k, uint64_t seed)
     sim_reset(NULL);
     sim_set_quiet(false);
     scene_is_open = false;
+    portions_end();
+    version_set(VERSION_NEWEST);
     stop_at_failure(seed, "context lost");
 }
 
@@ -326,6 +335,8 @@ CASE(groups_that_come_and_go)
         DONE(cenote_group_destroy(group));
     }
     scene_close(&scene);
+    portions_end();
+    version_set(VERSION_NEWEST);
 }
 
 SCENES_MAIN("stress: soak")
