@@ -18,7 +18,7 @@
 #include "stats/account/record.h"
 #include "stats/text/options.h"
 
-#define GRADE_SHIFT      2          /* chosen, as the next: docs/design.md */
+#define GRADE_SHIFT      3          /* chosen, as the next: docs/design.md */
 #define PAGES_PER_DEVICE 4096       /* a driver call costs by page: about this many large ones fill a device */
 #define PAGE_BYTES_MAX   (32ull << 20)
 
@@ -94,15 +94,11 @@ static void close_tables(cenote_pool *pool)
     fill_close(&pool->remap.fill);
 }
 
-/* A page of a grade has a quarter of the size of the next larger one, but no less than the device's granularity. */
-static void choose_grades(struct pages *s, uint64_t least)
+/* A small page has an eighth of the size of a large one, but no less than the device's granularity. */
+static void choose_small_pages(struct pages *s, uint64_t least)
 {
-    for (uint32_t grade = GRADE_LARGE; grade-- > 0;) {
-        uint64_t bytes = 1ull << s->shifts[grade + 1] >> GRADE_SHIFT;
-        while (bytes < least && bytes < 1ull << s->shifts[grade + 1])
-            bytes *= 2;
-        s->shifts[grade] = 63 - (uint32_t)__builtin_clzll(bytes);
-    }
+    while (s->shifts[GRADE_SMALL] + GRADE_SHIFT > s->shifts[GRADE_LARGE] && 1ull << s->shifts[GRADE_SMALL] > least)
+        s->shifts[GRADE_SMALL]--;
 }
 
 /* The addresses that tables set aside at first are no memory, but count in a limit of addresses. */
@@ -126,7 +122,7 @@ static int open_tables(cenote_pool *pool, uint32_t shift)
         table_open(&pool->pending.uses, sizeof(struct use), USES_MAX) && table_open(&pool->lanes.table, sizeof(struct lane), LANES_MAX) &&
         table_open(&pool->exports.table, sizeof(struct export), EXPORTS_MAX) &&
         table_open(&pool->account.by_tag, sizeof(struct row), CENOTE_TAGS_MAX)) {
-        choose_grades(&pool->store.pages, pool->config.device->granularity);
+        choose_small_pages(&pool->store.pages, pool->config.device->granularity);
         pool->store.pages.mapped_once = pool->config.options.aliases == CENOTE_ALIASES_OFF;
         return CENOTE_OK;
     }

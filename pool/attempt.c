@@ -17,7 +17,6 @@
 #include "stats/account/count.h"
 #include "stats/account/record.h"
 
-#define SLIDES_MAX      (1u << 20) /* most places taken without a poll in between */
 #define SLOTS_AT_ONCE   4096u      /* chosen, as the next: a place with more slots is planned in portions, which takes longer in all */
 #define PAGES_AT_ONCE   1000u      /* of those, and where pages come: some 50 us */
 
@@ -68,7 +67,7 @@ static CUresult run_fill(struct climb *c)
     }
     uint64_t after = pool_now(pool);
     lock_take(&pool->lock);
-    budget_book_fill(pool, created - before, unmapped - created, after - unmapped);
+    budget_book_fill(pool, unmapped - created, after - unmapped);
     pool->config.hooks->created(pool, created - before, after - unmapped);
     return result;
 }
@@ -85,7 +84,7 @@ static bool has_dropped_aliases(struct climb *c)
 }
 
 /*
- * Pages are of three sizes, and a page cannot be cut. So free pages of other sizes than the fill creates go back to the driver, as many bytes as
+ * Pages are of two sizes, and a page cannot be cut. So free pages of other sizes than the fill creates go back to the driver, as many bytes as
  * it creates; otherwise the pool would hold both. This takes driver time as moving does, and is booked so. Bytes that went. LOCKING: the turn.
  */
 static uint64_t exchange(cenote_pool *pool, uint64_t bytes)
@@ -94,30 +93,23 @@ static uint64_t exchange(cenote_pool *pool, uint64_t bytes)
     uint32_t shift = pool->store.pages.shifts[f->top];
     uint64_t before = pool_now(pool), gone = trim_other_size(pool, shift, bytes), after = gone ? pool_now(pool) : before;
     lock_take(&pool->lock);
-    budget_book_segments(pool, after - before);
-    pool->remap.exchanged += gone;
+    budget_book_move(pool, after - before);
     lock_give(&pool->lock);
     return gone;
 }
 
-/*
- * For what the fill is about to create, less what the pool grows by rather than move pages. In units of a large page: one that went for a small page
- * would be missed soon, and a program with a few small blocks would never come to rest. So the pool owes less than a large page. LOCKING: the turn.
- */
+/* For what the fill is about to create, less what the pool grows by rather than move pages. LOCKING: the turn. */
 static void exchange_for_fill(struct climb *c)
 {
     cenote_pool *pool = c->pool;
-    uint64_t bytes = pool->remap.fill.create_bytes, page = 1ull << pool->store.pages.shifts[units_top(pool)];
+    uint64_t bytes = pool->remap.fill.create_bytes;
     if (!bytes || !pages_have_sizes(&pool->store.pages))
         return;
     lock_take(&pool->lock);
     uint64_t news = growth(c, UINT64_MAX);
     lock_give(&pool->lock);
-    pool->remap.owed += news < bytes ? bytes - news : 0;
-    uint64_t due = pool->remap.owed & ~(page - 1);
-    pool->remap.owed -= due;
-    if (due)
-        exchange(pool, due);
+    if (news < bytes)
+        exchange(pool, bytes - news);
 }
 
 /* LOCKING: the pool's lock on entry and on return; not between. */
@@ -201,7 +193,7 @@ static uint32_t grade_of(const struct climb *c)
 {
     const struct request *q = c->request;
     bool is_small = q->heap || c->rung > RUNG_BUDGET; /* under shortage no page is larger than what is missing */
-    return is_small ? GRADE_SMALL : units_grade(c->pool, &c->arena->heap, budget_need(c->pool, q->bytes), q->size);
+    return is_small ? GRADE_SMALL : units_grade(c->pool, budget_need(c->pool, q->bytes));
 }
 
 /* log2 of the size of the smallest pages that may come: of those that would be made, or that the pool has. LOCKING: not the pool's lock. */
@@ -276,15 +268,15 @@ static bool may_order(const struct climb *c, uint64_t bytes)
 }
 
 /* The place is to be looked for anew in any case. LOCKING: the pool's lock on entry and on return; not between. */
-static void loosen(struct climb *c, const struct units_turn *turn)
+static void loosen(struct climb *c, const struct units_loosening *units)
 {
     cenote_pool *pool = c->pool;
     lock_give(&pool->lock);
     uint64_t before = pool_now(pool);
-    c->no_loosening = !units_loosen(pool, turn);
+    c->no_loosening = !units_loosen(pool, units);
     uint64_t after = pool_now(pool);
     lock_take(&pool->lock);
-    budget_book_segments(pool, after - before);
+    budget_book_move(pool, after - before);
 }
 
 /* Puts back what was planned, and the place. LOCKING: the pool's lock, but not between portions. */
@@ -346,9 +338,9 @@ static enum plan plan(struct climb *c, struct requester *who, struct place *plac
     cenote_pool *pool = c->pool;
     uint32_t grade = grade_of(c);
     uint64_t news = growth(c, most), before = most_before_order(c, news, most);
-    struct units_turn turn;
-    if (units_choose(pool, who, place, grade, news, &turn) && !c->no_loosening) {
-        loosen(c, &turn);
+    struct units_loosening units;
+    if (units_choose(pool, who, place, grade, news, &units) && !c->no_loosening) {
+        loosen(c, &units);
         return PLAN_ANEW; /* other threads may have taken the place meanwhile */
     }
     enum plan plan = plan_at(c, who, place, news, before);
@@ -369,7 +361,7 @@ static enum plan plan(struct climb *c, struct requester *who, struct place *plac
             return plan;
     }
     news = who->orderable ? before : news;
-    units_choose(pool, who, place, grade, news, &turn);
+    units_choose(pool, who, place, grade, news, &units);
     return plan_at(c, who, place, news, most);
 }
 
@@ -396,16 +388,6 @@ static enum attempt fill_from_plan(struct climb *c, struct requester *who, struc
     }
 }
 
-/*
- * The thread polled the device, and then found a place. If the place has slid all the same, polling did not help: poll less often, and double the
- * gap each time, because a program that repeats itself would poll in vain at each step.
- */
-static void note_poll(struct arena *a, const struct place *place)
-{
-    a->slides_allowed = !place->slid ? 0 : a->slides_allowed < SLIDES_MAX ? 2 * a->slides_allowed + 1 : a->slides_allowed;
-    a->slides_left = a->slides_allowed;
-}
-
 /* LOCKING: the pool's lock on entry and on return. */
 static enum attempt place_and_fill(struct climb *c)
 {
@@ -417,11 +399,9 @@ static enum attempt place_and_fill(struct climb *c)
     if (!pool_reserve_books(pool, c->request->mark))
         return fail(c, no_books());
     enum fit fit = pool_try(pool, c->arena, &who, c->request, true, &place, &c->at);
-    if (fit == FIT_NOW) {
-        note_poll(c->arena, &place);
+    if (fit == FIT_NOW)
         return ATTEMPT_DONE;
-    }
-    bool any_hole = (c->rung > RUNG_BUDGET || pool->remap.wastes) && !c->request->exclusive_pages;
+    bool any_hole = c->rung > RUNG_BUDGET && !c->request->exclusive_pages;
     if (any_hole && c->arena->small && pool_try_heaps(pool, c->arena, &who, c->request, &c->at))
         return ATTEMPT_DONE;
     if (fit == FIT_WITH_PAGES)
@@ -461,7 +441,7 @@ void attempt_replace_segments(struct climb *c)
     trim_segments(pool);
     uint64_t after = pool_now(pool);
     lock_take(&pool->lock);
-    budget_book_segments(pool, after - before);
+    budget_book_move(pool, after - before);
     lock_give(&pool->lock);
 }
 

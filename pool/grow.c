@@ -76,7 +76,7 @@ static int no_memory(void)
 static uint64_t region_bytes(cenote_pool *pool, const struct arena *a)
 {
     uint64_t page = 1ull << pool->store.pages.shifts[GRADE_LARGE], capacity = pool->config.device->capacity;
-    uint64_t least = REGION_SLOTS_LEAST << pool->store.pages.shifts[GRADE_MIDDLE], habit = round_up(capacity / REGION_SHARE, page);
+    uint64_t least = REGION_SLOTS_LEAST << pool->store.pages.shifts[GRADE_SMALL], habit = round_up(capacity / REGION_SHARE, page);
     lock_take(&pool->lock);
     bool cheap = pool->store.pages.addresses < ADDRESSES_CHEAP * capacity;
     uint64_t held = arena_addresses(a), bytes = cheap || held > habit ? habit : held;
@@ -121,7 +121,7 @@ static int grow_region(cenote_pool *pool, struct arena *a, const struct request 
     const struct pages *s = &pool->store.pages;
     struct region *r = open_region(base, bytes, s->shifts[GRADE_SMALL]);
     if (r && !q->heap)
-        region_join_slots(r, s->shifts[GRADE_MIDDLE] - s->shifts[GRADE_SMALL], s->shifts[GRADE_LARGE] - s->shifts[GRADE_SMALL]);
+        r->unit_shift = s->shifts[GRADE_LARGE] - s->shifts[GRADE_SMALL];
     lock_take(&pool->lock);
     bool published = r && publish_region(pool, a, q->heap, r);
     lock_give(&pool->lock);

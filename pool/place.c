@@ -38,13 +38,12 @@ static void cover_pages(const cenote_pool *pool, const struct arena *a, struct r
     const uint32_t *shifts = pool->store.pages.shifts;
     const struct region *r = region_at(pool, q->at);
     bool is_small = r ? !r->unit_shift : !a->is_private && q->size <= WHOLE_SMALL << shifts[GRADE_SMALL];
-    q->heap = is_small && !a->is_private ? SMALL_HEAPS : 0;
+    q->heap = is_small && !a->is_private ? HEAP_OF_SMALL : 0;
     request_cover_pages(q, 1ull << shifts[is_small ? GRADE_SMALL : GRADE_LARGE]);
 }
 
 /*
- * Adds what this arena demands to the request: a size class or a rounded size, whether it needs pages of its own, which heap. Slabs stay beside large
- * blocks as long as the pool does not waste: few outlive these, and programs whose large blocks grow hold twice as much without them in between.
+ * Adds what this arena demands to the request: a size class or a rounded size, whether it needs pages of its own, which heap.
  * LOCKING: the pool's lock.
  */
 void pool_shape(const cenote_pool *pool, const struct arena *a, struct request *q)
@@ -55,8 +54,8 @@ void pool_shape(const cenote_pool *pool, const struct arena *a, struct request *
     request_make(q, !a->is_private && !q->exclusive_pages && !q->at);
     if (q->exclusive_pages && !q->alone)
         cover_pages(pool, a, q);
-    else if ((q->class == CLASS_NONE || pool->remap.wastes) && !a->is_private && provider_moves_pages(pool, a))
-        request_choose_heap(q, pool->store.pages.shifts[GRADE_SMALL], pool->remap.wastes);
+    else if (q->class == CLASS_NONE && !a->is_private && provider_moves_pages(pool, a))
+        request_choose_heap(q, pool->store.pages.shifts[GRADE_SMALL]);
 }
 
 /* The block that heap_take took, with its pages in place, becomes what was asked for. LOCKING: the pool's lock. */
@@ -87,7 +86,7 @@ int pool_refuse_place(const struct request *q)
 
 /*
  * Serves the request from pages in place, or returns what is missing. A place that has slid past slots in flight is taken only if `slide` is
- * set, or as long as `slides_left` lasts: the device may be done with those slots by now, so that a thread that polls it gets a better place.
+ * set: the device may be done with those slots by now, so that a thread that polls it gets a better place.
  * LOCKING: the pool's lock.
  */
 enum fit pool_try(cenote_pool *pool, struct arena *a, const struct requester *who, const struct request *q, bool slide, struct place *place,
@@ -106,9 +105,8 @@ enum fit pool_try(cenote_pool *pool, struct arena *a, const struct requester *wh
         enum fit fit = arena_find(a, who, q, region_at(pool, q->at), place);
         if (fit != FIT_NOW)
             return fit;
-        if (place->slid && !slide && !a->slides_left)
+        if (place->slid && !slide)
             return FIT_IN_FLIGHT;
-        a->slides_left -= place->slid && !slide;
         *at = pool_commit(pool, a, q, heap_take(arena_heap(a, region_of(&pool->store.pages, place->region)->heap), place));
     } else {
         a->blocks++;
@@ -119,8 +117,8 @@ enum fit pool_try(cenote_pool *pool, struct arena *a, const struct requester *wh
 }
 
 /*
- * Memory is short, or the pool wastes it: serves the request from pages in place in any heap of the arena, whatever the size of what lies there. The
- * heap with the smallest blocks comes first, because a small block that is left there holds least. LOCKING: the pool's lock.
+ * Memory is short: serves the request from pages in place in any heap of the arena, whatever the size of what lies there. The heap of small blocks
+ * comes first, because a small block that is left there holds least. LOCKING: the pool's lock.
  */
 bool pool_try_heaps(cenote_pool *pool, struct arena *a, const struct requester *who, const struct request *q, uint64_t *at)
 {

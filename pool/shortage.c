@@ -319,9 +319,6 @@ int shortage_serve(cenote_pool *pool, struct arena *a, const struct request *q, 
         trim_surplus(pool);
     if (!error)
         pool->config.hooks->decay(pool, DECAY_IN_PASSING);
-    lock_take(&pool->lock);
-    budget_look(pool);
-    lock_give(&pool->lock);
     turn_end(pool);
     *at = c.at;
     return error == CENOTE_OUT_OF_MEMORY ? pool->config.hooks->explain(pool, q->bytes) : error;

@@ -2,10 +2,10 @@
  * arena.c: serves small requests from slabs, all others from a heap; slabs are cut from heaps, too.
  *
  *     heap 0    large blocks, and slabs
- *     heap 1    while the pool wastes memory: blocks of up to two small pages
- *     heap 2    blocks of up to a quarter of a small page; while the pool wastes memory, slabs too
+ *     heap 1    small blocks: of up to a quarter of a small page
  *
- * A block stays in the heap that it came to, and its region says which (invariant 27). When the pool wastes is not decided here: budget.c.
+ * A block stays in the heap that it came to, and its region says which (invariant 27). Slabs stay beside large blocks: few outlive these, and programs
+ * whose large blocks grow hold twice as much without them in between.
  *
  * An arena has one order domain: the key (group, stream). Its blocks are allocated and freed in the order of that stream, so that nothing here
  * has to ask what the device has done. Pages and fences deal with memory that comes from another arena or goes to one.
@@ -16,8 +16,7 @@
 
 #include "base/check.h"
 
-#define MIDDLE_SHIFT 1      /* chosen: blocks of up to two small pages, and of up to a quarter of one; docs/design.md has what else was tried */
-#define SMALL_SHIFT  2
+#define SMALL_SHIFT 2 /* chosen: a small block takes a quarter of a small page at most; docs/design.md has what else was tried */
 
 void arena_open(struct arena *a, struct pages *pages, struct table *blocks, struct table *slabs, bool is_private)
 {
@@ -32,37 +31,30 @@ bool arena_open_small(struct arena *a)
     CHECK(!a->is_private);
     if (a->small)
         return true;
-    struct heap *small = memory_map(SMALL_HEAPS * sizeof *small);
-    for (uint32_t i = 0; small && i < SMALL_HEAPS; i++) {
-        heap_open(&small[i], a->heap.pages, a->heap.ranges.blocks, a->number, false);
-        small[i].index = i + 1;
-    }
-    a->small = small;
-    return small != NULL;
+    a->small = memory_map(sizeof *a->small);
+    if (!a->small)
+        return false;
+    heap_open(a->small, a->heap.pages, a->heap.ranges.blocks, a->number, false);
+    a->small->index = HEAP_OF_SMALL;
+    return true;
 }
 
 void arena_close_small(struct arena *a)
 {
     if (a->small)
-        memory_unmap(a->small, SMALL_HEAPS * sizeof *a->small);
+        memory_unmap(a->small, sizeof *a->small);
     a->small = NULL;
 }
 
 bool arena_has_regions(const struct arena *a)
 {
-    bool has = a->heap.regions;
-    for (uint32_t i = 0; a->small && i < SMALL_HEAPS; i++)
-        has |= a->small[i].regions != 0;
-    return has;
+    return a->heap.regions || (a->small && a->small->regions);
 }
 
 /* Bytes of addresses in all its regions. */
 uint64_t arena_addresses(const struct arena *a)
 {
-    uint64_t bytes = a->heap.bytes;
-    for (uint32_t i = 0; a->small && i < SMALL_HEAPS; i++)
-        bytes += a->small[i].bytes;
-    return bytes;
+    return a->heap.bytes + (a->small ? a->small->bytes : 0);
 }
 
 /* The heap in which the block lies. */
@@ -89,10 +81,9 @@ void request_make(struct request *q, bool slabs)
  * A small block goes to a heap of its own. Beside a block that goes when it stays, it would hold a page, and the hole in front of it would serve
  * no block that is larger.
  */
-void request_choose_heap(struct request *q, uint32_t small_shift, bool wastes)
+void request_choose_heap(struct request *q, uint32_t small_shift)
 {
-    bool small = q->size <= 1ull << small_shift >> SMALL_SHIFT;
-    q->heap = small ? 2 : wastes && q->size <= 1ull << small_shift << MIDDLE_SHIFT ? 1 : 0;
+    q->heap = q->size <= 1ull << small_shift >> SMALL_SHIFT ? HEAP_OF_SMALL : 0;
 }
 
 void request_cover_pages(struct request *q, uint64_t page)
@@ -125,7 +116,7 @@ enum fit arena_find(struct arena *a, const struct requester *who, const struct r
     if (q->alone)
         return heap_find_alone(&a->heap, who, 0, q->size, q->alignment, place);
     if (q->heap && !a->small)
-        return FIT_NOT; /* the first region makes them */
+        return FIT_NOT; /* the first region makes it */
     return heap_find(arena_heap(a, q->heap), who, q->size, q->alignment, place);
 }
 

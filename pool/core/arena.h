@@ -10,7 +10,6 @@
 
 #define ARENAS_MAX (1u << 16)
 #define STREAM_DONE_BYTES ((ARENAS_MAX + 1) * sizeof(tick)) /* by number of an arena, see fence.h: numbers begin with 1 */
-#define SMALL_HEAPS 2           /* chosen, see docs/waste.md */
 #define BYTES_MAX ((1ull << 48) - 1)   /* no device has more; keeps sums from overflowing, and fits a record (stats/account/record.h) */
 
 struct request {
@@ -20,7 +19,7 @@ struct request {
     uint64_t at;                    /* where it has to be, 0: anywhere */
     uint64_t mark;                  /* see label.h */
     uint32_t class;                 /* of the slab, CLASS_NONE: a block of its own */
-    uint32_t heap;                  /* which of the arena's heaps serves it, see arena_heap */
+    uint32_t heap;                  /* which of the arena's heaps serves it: 0, or HEAP_OF_SMALL */
     bool     exclusive_pages;       /* shares no page and no segment with another block */
     bool     alone;                 /* the same where memory is segments: it has one to itself */
     bool     at_segment_end;        /* ends where its segment ends, in which no block has been before: provider guard */
@@ -31,9 +30,11 @@ struct idle_queue {
     uint32_t first, last;
 };
 
+#define HEAP_OF_SMALL 1u
+
 struct arena {                      /* guarded by the pool's lock */
     struct heap  heap;              /* number 0: blocks of any size */
-    struct heap *small;             /* numbers 1 to SMALL_HEAPS: small blocks; NULL: none came yet */
+    struct heap *small;             /* number HEAP_OF_SMALL: small blocks; NULL: none came yet */
     struct slabs slabs;
     uint64_t stream;                /* key of its stream, see streams.c */
     CUstream handle;                /* the stream's handle when the stream got the arena */
@@ -43,8 +44,6 @@ struct arena {                      /* guarded by the pool's lock */
     uint64_t pending;               /* bytes of its pending blocks, as they are counted */
     struct row row;                 /* its part of the allocated bytes */
     uint32_t slow_path_users;       /* threads in shortage.c on its behalf: no other stream takes it over */
-    uint32_t slides_allowed;        /* places that may slide until the next poll; each poll that does not help doubles them */
-    uint32_t slides_left;           /* of those, still to come */
     tick     ordered;               /* its stream waits on the device for what any arena freed up to here, see order.c */
     tick     last_return_tick;      /* latest free of a block that the arena has back */
     tick     last_free_tick;        /* latest free of a block of it, also of one that is pending */
@@ -67,13 +66,13 @@ void arena_open(struct arena *a, struct pages *pages, struct table *blocks, stru
 
 bool     arena_open_small(struct arena *a);
 void     arena_close_small(struct arena *a);
-static inline struct heap *arena_heap(struct arena *a, uint32_t heap) { return heap ? &a->small[heap - 1] : &a->heap; }
-static inline uint32_t arena_heaps(const struct arena *a) { return a->small ? 1 + SMALL_HEAPS : 1; }
+static inline struct heap *arena_heap(struct arena *a, uint32_t heap) { return heap ? a->small : &a->heap; }
+static inline uint32_t arena_heaps(const struct arena *a) { return a->small ? 2 : 1; }
 bool     arena_has_regions(const struct arena *a);
 uint64_t arena_addresses(const struct arena *a);
 
 void     request_make(struct request *q, bool slabs);
-void     request_choose_heap(struct request *q, uint32_t small_shift, bool wastes);
+void     request_choose_heap(struct request *q, uint32_t small_shift);
 void     request_cover_pages(struct request *q, uint64_t page);
 enum fit arena_find(struct arena *a, const struct requester *who, const struct request *q, const struct region *r, struct place *place);
 uint64_t arena_commit(struct arena *a, const struct request *q, uint32_t block);

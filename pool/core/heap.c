@@ -27,8 +27,6 @@
 
 #include "base/check.h"
 
-#define LINE_SHARE 64 /* chosen: that part of the need lies below the line as well; from no part to three times this one, little changes */
-#define BEYOND_SHIFT 2               /* chosen: log2 of the slots beyond the line that weigh as much as a page */
 
 static struct block *at_number(const struct heap *h, uint32_t block) { return block_of(h->ranges.blocks, block); }
 
@@ -57,23 +55,19 @@ static void note_lack(struct heap *h, const struct requester *who, const struct 
     *blocked = *blocked && !stays;
 }
 
-static uint64_t line_of(const struct heap *h) { return h->need + h->need / LINE_SHARE; }
-
 /* The first slot in the region that lies beyond the line of the heap. */
 static uint32_t line_in(const struct heap *h, const struct region *r)
 {
-    uint64_t line = line_of(h);
-    if (h->fixed || region_is_segment(r) || line >= r->below + r->bytes)
+    if (h->fixed || region_is_segment(r) || h->need >= r->below + r->bytes)
         return r->slots;
-    return line > r->below ? slots_under(r, r->base + line - r->below - 1, 1).to : 0;
+    return h->need > r->below ? slots_under(r, r->base + h->need - r->below - 1, 1).to : 0;
 }
 
-/* What lies beyond the line weighs as much as so many pages that are missing. */
+/* A unit that lies beyond the line weighs as much as a page that is missing. */
 static uint32_t pages_beyond(const struct heap *h, const struct region *r, struct slots under)
 {
     uint32_t line = line_in(h, r), slots = under.to <= line ? 0 : under.to - (under.from > line ? under.from : line);
-    uint32_t shift = r->unit_shift < BEYOND_SHIFT ? r->unit_shift : BEYOND_SHIFT;
-    return (slots + (1u << shift) - 1) >> shift;
+    return (slots + (1u << r->unit_shift) - 1) >> r->unit_shift;
 }
 
 static uint32_t cost_of(const struct place *place) { return place->missing + place->beyond; }
@@ -214,7 +208,7 @@ bool heap_would_choose(struct heap *h, uint32_t block)
         return false;
     h->best = block;
     h->best_of = h->ranges.changes;
-    return r->below + (b->at + b->size - r->base) <= line_of(h) || region_slot(r, b->at + b->size - 1) < line_in(h, r);
+    return r->below + (b->at + b->size - r->base) <= h->need || region_slot(r, b->at + b->size - 1) < line_in(h, r);
 }
 
 /*
@@ -350,11 +344,10 @@ static void remove_piece(struct heap *h, struct region *r, uint32_t block)
     table_give(h->ranges.blocks, block);
 }
 
-/* Moves the top so that the place lies below it, to the end of a cell and of the last page: what is left of these is a free range at once. */
+/* Moves the top so that the place lies below it, to the end of its last page: what is left of that is a free range at once. */
 static uint32_t grow_top(struct heap *h, struct region *r, const struct place *place)
 {
-    uint64_t pages = (uint64_t)place->under.to << r->shift, cell = 1ull << r->shift << r->cell_shift;
-    uint64_t top = region_is_segment(r) ? region_end(r) : r->base + align_up(pages, cell);
+    uint64_t top = region_is_segment(r) ? region_end(r) : r->base + ((uint64_t)place->under.to << r->shift);
     uint32_t range = place->range;
     if (!range && r->last_block && at_number(h, r->last_block)->state == BLOCK_FREE)
         range = r->last_block; /* the place begins above the top: the free range below it reaches up to it */

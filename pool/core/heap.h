@@ -8,7 +8,7 @@
 #include "pool/core/pages.h"
 
 #define HEAP_SMALL (32ull << 20) /* what a driver's pool grows by: see grow.c */
-#define HEAP_CANDIDATES 16      /* ranges looked at for one that lacks no page; more did not pay in the traces */
+#define HEAP_CANDIDATES 64
 
 struct heap {                   /* guarded by the pool's lock */
     struct pages *pages;        /* the pool's store */

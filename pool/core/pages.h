@@ -12,7 +12,7 @@
 #define REGIONS_MAX (1u << 20)
 
 /* Pages have one of these sizes, see units.c. */
-enum grade { GRADE_SMALL, GRADE_MIDDLE, GRADE_LARGE, GRADES };
+enum grade { GRADE_SMALL, GRADE_LARGE, GRADES };
 
 struct page {
     CUmemGenericAllocationHandle handle;  /* 0 for a segment */
@@ -49,7 +49,7 @@ struct pages {                      /* guarded by the pool's lock */
     struct fences fences;
     struct table  table;            /* of struct page */
     struct table  regions;          /* of struct region_entry */
-    uint32_t      shifts[GRADES];   /* log2 of the page size of each grade, the smallest first; some may be equal */
+    uint32_t      shifts[GRADES];   /* log2 of the page size of each grade, the smaller first; they may be equal */
     uint32_t      epoch;            /* of the current look */
     uint32_t      spare;            /* chain of pages mapped nowhere */
     uint32_t      spares;           /* in it */
@@ -63,13 +63,13 @@ struct pages {                      /* guarded by the pool's lock */
 
 static inline bool pages_have_sizes(const struct pages *s) { return s->shifts[GRADE_SMALL] != s->shifts[GRADE_LARGE]; }
 
+/* Bytes of the largest pages that there are. */
+static inline uint64_t pages_largest(const struct pages *s) { return 1ull << s->shifts[s->held[GRADE_LARGE] ? GRADE_LARGE : GRADE_SMALL]; }
+
 /* Of pages that a place of the region can have there. */
 static inline uint32_t pages_grade_at(const struct pages *s, const struct region *r, uint32_t slot)
 {
-    uint32_t shift = r->shift + region_span_shift(r, slot), grade = GRADE_SMALL;
-    while (grade < GRADE_LARGE && s->shifts[grade] != shift)
-        grade++;
-    return grade;
+    return r->shift + region_span_shift(r, slot) == s->shifts[GRADE_SMALL] ? GRADE_SMALL : GRADE_LARGE;
 }
 
 static inline struct page *page_of(const struct pages *s, uint32_t page) { return TABLE_AT(struct page, &s->table, page); }

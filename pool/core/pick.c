@@ -252,7 +252,7 @@ static const char *broken_rule_at(struct pages *s, struct region *r, uint32_t sl
     uint32_t page = r->page[slot];
     if (region_first(r, slot) != slot)
         return page || bit_is_set(r->home, slot) || !bit_is_set(r->sole, slot) || r->edges[slot] || r->pins[slot] ?
-               "29: the first slot of a wide unit speaks for it" : NULL;
+               "29: the first slot of a joined unit speaks for it" : NULL;
     bool sole = bit_is_set(r->sole, slot), busy = bit_is_set(r->busy, slot), transit = bit_is_set(r->transit, slot);
     if (!page)
         return sole || bit_is_set(r->home, slot) ? "1: a slot without a page has no home or sole bit" :

@@ -4,15 +4,13 @@
  * A region is one reservation, an array of slots. A slot maps one page or none. What the slots mean is decided by pages.c; which bytes of them are in
  * blocks, by heap.c. This file only keeps the arrays and speaks to the driver about addresses.
  *
- * Pages have up to three sizes, and slots have the smallest. 2^cell_shift slots are a CELL, 2^unit_shift slots a UNIT. A unit maps one large page or
- * none; or each of its cells maps one middle page or none; or the slots of the cell do, small ones. `span` says which. The first slot under a page
- * speaks for all: it has the page, the bits and the counts. The others are silent: no page, always sole, which is what a search passes over, and no
- * thread asks them anything else. An address is in the slot that speaks (region_slot). units.c decides for which pages a unit is, and only while it
- * maps nothing there.
+ * Pages have two sizes, and slots have the smaller one. 2^unit_shift slots are a UNIT. A unit that is JOINED maps one large page or none; else each of
+ * its slots maps a small one or none. The first slot under a page speaks for all: it has the page, the bits and the counts. The others are silent: no
+ * page, always sole, which is what a search passes over, and no thread asks them anything else. An address is in the slot that speaks (region_slot).
+ * units.c decides which units are joined, and changes it only while a unit maps nothing.
  *
  *     slots    |  0  |  1  |  2  |  3  |  4  |  5  |  6  |  7  |  8  |  9  | 10  | 11  | 12  | 13  | 14  | 15  |
- *     cells    [ middle page: 4 slots  ][ up to four small ones ][ middle page           ][ middle page           ]
- *     units    [ here four cells; or one large page of 16 slots                                                  ]
+ *     units    [ joined: a large page, or none                  ][ up to eight small pages                      ]
  *
  * A segment is a region of one slot, of any size: memory that an async pool, cuMemAlloc or the caller gave as a whole. Its page cannot
  * move, so the layers above need no other special case for memory without virtual memory management.
@@ -47,7 +45,7 @@ static uint64_t lay_out(struct region *r, char *memory)
     r->busy = carve(memory, &used, words);
     r->transit = carve(memory, &used, words);
     r->broken = carve(memory, &used, words);
-    r->span = carve(memory, &used, r->slots * sizeof *r->span);
+    r->joined = carve(memory, &used, words);
     r->page = carve(memory, &used, r->slots * sizeof *r->page);
     r->edges = carve(memory, &used, r->slots * sizeof *r->edges);
     r->pins = carve(memory, &used, r->slots * sizeof *r->pins);
@@ -64,7 +62,7 @@ bool region_open(struct region *r, uint64_t base, uint64_t bytes, uint32_t shift
     r->base = base;
     r->bytes = bytes;
     r->shift = shift;
-    r->unit_shift = r->cell_shift = r->small_cells = 0;
+    r->unit_shift = 0;
     r->slots = shift == SEGMENT_SHIFT ? 1 : (uint32_t)(bytes >> shift);
     r->metadata_bytes = lay_out(r, NULL);
     char *memory = memory_map(r->metadata_bytes);
@@ -78,38 +76,23 @@ bool region_open(struct region *r, uint64_t base, uint64_t bytes, uint32_t shift
     return true;
 }
 
-/* Makes cells and units of the slots, each cell for one page. Nothing is mapped yet. */
-void region_join_slots(struct region *r, uint32_t cell_shift, uint32_t unit_shift)
-{
-    r->cell_shift = cell_shift;
-    r->unit_shift = unit_shift;
-    r->small_cells = r->slots >> cell_shift;
-    region_set_span(r, 0, r->slots, cell_shift);
-}
-
 /*
- * From now on a page has 2^shift slots there: in whole units, or in cells of a unit that is not for one page. Nothing is mapped there, no block lies
- * there, and no thread is at work on it. The tick of the last free in a unit, or a cell, becomes that of all its slots.
+ * From now on the unit is joined, or it is not. Nothing is mapped there, no block lies there, and no thread is at work on it. The tick of its last free
+ * becomes that of all its slots.
  */
-void region_set_span(struct region *r, uint32_t from, uint32_t to, uint32_t shift)
+void region_join(struct region *r, uint32_t unit, bool join)
 {
-    uint32_t least = shift > r->cell_shift ? shift : r->cell_shift;
+    uint32_t from = unit << r->unit_shift, to = from + (1u << r->unit_shift);
+    tick freed = 0;
     bits_clear(r->busy, from, to);
     bits_clear(r->sole, from, to);
-    for (uint32_t slot = from, end; slot < to; slot = end) {
-        tick freed = 0;
-        end = slot + (1u << least);
-        for (uint32_t i = slot; i < end; i++)
-            freed = freed > r->freed[i] ? freed : r->freed[i];
-        for (uint32_t i = slot; i < end; i++)
-            r->freed[i] = freed;
-        for (uint32_t i = slot; i < end; i += 1u << shift)
-            bits_set(r->sole, i + 1, i + (1u << shift));
-    }
-    for (uint32_t cell = from >> r->cell_shift; cell < to >> r->cell_shift; cell++) {
-        r->small_cells += (r->span[cell] == r->unit_shift) - (shift == r->unit_shift);
-        r->span[cell] = (uint8_t)shift;
-    }
+    for (uint32_t slot = from; slot < to; slot++)
+        freed = freed > r->freed[slot] ? freed : r->freed[slot];
+    for (uint32_t slot = from; slot < to; slot++)
+        r->freed[slot] = freed;
+    if (join)
+        bits_set(r->sole, from + 1, to);
+    (join ? bit_set : bit_clear)(r->joined, unit);
 }
 
 void region_close(struct region *r)

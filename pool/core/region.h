@@ -35,9 +35,7 @@ struct region {
     uint32_t number;                /* in the pool's table */
     uint32_t slots;
     uint32_t shift;                 /* log2 of the slot size; SEGMENT_SHIFT: memory that came whole and cannot move */
-    uint32_t unit_shift;            /* log2 of the slots of a unit; 0: each slot has a page of its own, whatever else */
-    uint32_t cell_shift;            /* and of the slots of a cell */
-    uint32_t small_cells;           /* cells that lie in no large page */
+    uint32_t unit_shift;            /* log2 of the slots of a unit; 0: there are none, each slot has a page of its own */
     uint32_t arena;                 /* the arena to which it belongs */
     uint32_t heap;                  /* and to which of its heaps, see arena.h */
     uint32_t before, next;          /* regions of that heap, newest first; 0: none */
@@ -61,7 +59,7 @@ struct region {
     uint64_t *transit;              /* its mapping is being changed, outside the lock */
     uint64_t *broken;               /* the driver would not unmap it: nothing is put there until it has */
 
-    uint8_t  *span;                 /* one entry per cell: log2 of the slots that a page has there */
+    uint64_t *joined;               /* one bit per unit: it takes a large page */
 
     /* One entry per slot. */
     uint32_t *page;                 /* page mapped here, 0: none */
@@ -77,11 +75,13 @@ struct region {
 
 bool     region_open(struct region *r, uint64_t base, uint64_t bytes, uint32_t shift);
 void     region_close(struct region *r);
-void     region_join_slots(struct region *r, uint32_t cell_shift, uint32_t unit_shift);
-void     region_set_span(struct region *r, uint32_t from, uint32_t to, uint32_t shift);
+void     region_join(struct region *r, uint32_t unit, bool join);
 
 /* The first slot under a page speaks for all: log2 of how many, which one speaks for this one, and for how many does it? */
-static inline uint32_t region_span_shift(const struct region *r, uint32_t slot) { return r->span[slot >> r->cell_shift]; }
+static inline uint32_t region_span_shift(const struct region *r, uint32_t slot)
+{
+    return bit_is_set(r->joined, slot >> r->unit_shift) ? r->unit_shift : 0;
+}
 static inline uint32_t region_first(const struct region *r, uint32_t slot)
 {
     uint32_t shift = region_span_shift(r, slot);

@@ -25,11 +25,11 @@
 #define OFTEN_NS     10000000000u   /* chosen: steps are shorter */
 #define DEVICE_SHARE 8              /* chosen: so much of the device is left to other allocators of this process, or everything goes */
 
-/* Pages have gone because of a trim that comes again and again. */
-void churn_given(cenote_pool *pool, uint64_t bytes, uint64_t ns)
+/* Pages have gone because of a trim that comes again and again: those that went since `released` of them had. */
+void churn_given(cenote_pool *pool, uint64_t released, uint64_t ns)
 {
     struct churn *r = &pool->policy.churn;
-    uint64_t pages = bytes >> pool->store.pages.shifts[GRADE_MIDDLE];
+    uint64_t pages = pool->account.stats.pages_released - released;
     if (!pages)
         return;
     r->given += pages;
@@ -58,8 +58,8 @@ static uint64_t left_for(const cenote_pool *pool, uint64_t grace)
     if (budget < 0 || !each)
         return UINT64_MAX;
     double left = (double)grace + budget * (double)(pool_now(pool) - pool->config.opened_ns) - (double)r->ns;
-    uint64_t pages = left > 0 ? (uint64_t)(left / (double)each) : 0;
-    return pages > UINT64_MAX >> pool->store.pages.shifts[GRADE_MIDDLE] ? UINT64_MAX : pages << pool->store.pages.shifts[GRADE_MIDDLE];
+    uint64_t pages = left > 0 ? (uint64_t)(left / (double)each) : 0, page = pages_largest(&pool->store.pages);
+    return pages > UINT64_MAX / page ? UINT64_MAX : pages * page;
 }
 
 /* Bytes that a periodic trim may give back. */
@@ -96,7 +96,7 @@ bool churn_forbids(cenote_pool *pool)
     uint64_t now = pool_now(pool);
     r->often = r->asked_ns && now - r->asked_ns <= OFTEN_NS ? r->often + 1 : 0;
     r->asked_ns = now;
-    bool forbids = r->often >= OFTEN_LEAST && left_for(pool, GRACE_NS) < 1ull << pool->store.pages.shifts[GRADE_MIDDLE] && has_the_device(pool);
+    bool forbids = r->often >= OFTEN_LEAST && left_for(pool, GRACE_NS) < pages_largest(&pool->store.pages) && has_the_device(pool);
     lock_take(&pool->lock);
     tick deferred = forbids ? pool->store.pages.fences.now : 0;
     lock_give(&pool->lock);

@@ -51,9 +51,9 @@ static bool begin_epoch(cenote_pool *pool, uint64_t now)
 /* Up to so many bytes of what is ripe and complete go. How many did. LOCKING: the turn, after events_poll. */
 static uint64_t give_ripe(cenote_pool *pool, uint64_t bytes)
 {
-    uint64_t reserved = pool->store.pages.reserved, before = pool_now(pool);
+    uint64_t reserved = pool->store.pages.reserved, released = pool->account.stats.pages_released, before = pool_now(pool);
     uint64_t gone = trim_without_sources(pool, reserved > bytes ? reserved - bytes : 0, pool->policy.decay.ripe);
-    churn_given(pool, gone, pool_now(pool) - before);
+    churn_given(pool, released, pool_now(pool) - before);
     lock_take(&pool->lock);
     pool->account.stats.trimmed += gone;
     pool->account.stats.decayed += gone;
@@ -79,7 +79,7 @@ bool decay_go(cenote_pool *pool, uint64_t most)
     pending_poll(pool);
     if (begins)
         trim_flush(pool);
-    uint64_t allowance = churn_allowance(pool), bytes = most << pool->store.pages.shifts[GRADE_MIDDLE];
+    uint64_t allowance = churn_allowance(pool), bytes = most * pages_largest(&pool->store.pages);
     bytes = bytes < allowance ? bytes : allowance;
     bool more = d->ripe && bytes && give_ripe(pool, bytes) >= bytes;
     atomic_store(&d->due, more ? now : d->epochs[d->newest].ns + decay_epoch(pool));

@@ -52,7 +52,7 @@ bool     decay_tend(cenote_pool *pool, uint64_t most);
 uint64_t decay_epoch(const cenote_pool *pool);
 
 /* --- churn.c. LOCKING: the turn */
-void     churn_given(cenote_pool *pool, uint64_t bytes, uint64_t ns);
+void     churn_given(cenote_pool *pool, uint64_t released, uint64_t ns);
 void     churn_created(cenote_pool *pool, uint64_t creating_ns, uint64_t mapping_ns);
 uint64_t churn_allowance(const cenote_pool *pool);
 tick     churn_trim_came(cenote_pool *pool);

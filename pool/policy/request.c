@@ -24,9 +24,10 @@ static CUresult trim_now(cenote_pool *pool, uint64_t keep, tick latest, unsigned
     CUresult result = look(pool, flags);
     if (result)
         return result;
-    uint64_t before = pool_now(pool), bytes = trim_once(pool, keep, latest);
+    uint64_t before = pool_now(pool), released = pool->account.stats.pages_released; /* changes with the turn alone */
+    trim_once(pool, keep, latest);
     if (flags & (CENOTE_TRIM_PERIODIC | CENOTE_TRIM_DEFERRED | WITH_STEPS))
-        churn_given(pool, bytes, pool_now(pool) - before);
+        churn_given(pool, released, pool_now(pool) - before);
     return CUDA_SUCCESS;
 }
 
