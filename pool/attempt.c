@@ -19,6 +19,7 @@
 
 #define SLOTS_AT_ONCE   4096u      /* chosen, as the next: a place with more slots is planned in portions, which takes longer in all */
 #define PAGES_AT_ONCE   1000u      /* of those, and where pages come: some 50 us */
+#define SLIDES_MAX      (1u << 20) /* most places taken without a poll in between */
 
 static enum attempt fail(struct climb *c, int error)
 {
@@ -98,18 +99,24 @@ static uint64_t exchange(cenote_pool *pool, uint64_t bytes)
     return gone;
 }
 
-/* For what the fill is about to create, less what the pool grows by rather than move pages. LOCKING: the turn. */
+/*
+ * For what the fill is about to create, less what the pool grows by rather than move pages. In units of a large page: one that went for a small page
+ * would be missed soon, and a program with a few small blocks would never come to rest. So the pool owes less than a large page. LOCKING: the turn.
+ */
 static void exchange_for_fill(struct climb *c)
 {
     cenote_pool *pool = c->pool;
-    uint64_t bytes = pool->remap.fill.create_bytes;
+    uint64_t bytes = pool->remap.fill.create_bytes, page = pages_largest(&pool->store.pages);
     if (!bytes || !pages_have_sizes(&pool->store.pages))
         return;
     lock_take(&pool->lock);
     uint64_t news = growth(c, UINT64_MAX);
     lock_give(&pool->lock);
-    if (news < bytes)
-        exchange(pool, bytes - news);
+    pool->remap.owed += news < bytes ? bytes - news : 0;
+    uint64_t due = pool->remap.owed & ~(page - 1);
+    pool->remap.owed -= due;
+    if (due)
+        exchange(pool, due);
 }
 
 /* LOCKING: the pool's lock on entry and on return; not between. */
@@ -388,6 +395,16 @@ static enum attempt fill_from_plan(struct climb *c, struct requester *who, struc
     }
 }
 
+/*
+ * The thread polled the device, and then found a place. If the place has slid all the same, polling did not help: poll less often, and double the
+ * gap each time, because a program that repeats itself would poll in vain at each step.
+ */
+static void note_poll(struct arena *a, const struct place *place)
+{
+    a->slides_allowed = !place->slid ? 0 : a->slides_allowed < SLIDES_MAX ? 2 * a->slides_allowed + 1 : a->slides_allowed;
+    a->slides_left = a->slides_allowed;
+}
+
 /* LOCKING: the pool's lock on entry and on return. */
 static enum attempt place_and_fill(struct climb *c)
 {
@@ -399,8 +416,10 @@ static enum attempt place_and_fill(struct climb *c)
     if (!pool_reserve_books(pool, c->request->mark))
         return fail(c, no_books());
     enum fit fit = pool_try(pool, c->arena, &who, c->request, true, &place, &c->at);
-    if (fit == FIT_NOW)
+    if (fit == FIT_NOW) {
+        note_poll(c->arena, &place);
         return ATTEMPT_DONE;
+    }
     bool any_hole = c->rung > RUNG_BUDGET && !c->request->exclusive_pages;
     if (any_hole && c->arena->small && pool_try_heaps(pool, c->arena, &who, c->request, &c->at))
         return ATTEMPT_DONE;

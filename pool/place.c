@@ -86,7 +86,7 @@ int pool_refuse_place(const struct request *q)
 
 /*
  * Serves the request from pages in place, or returns what is missing. A place that has slid past slots in flight is taken only if `slide` is
- * set: the device may be done with those slots by now, so that a thread that polls it gets a better place.
+ * set, or as long as `slides_left` lasts: the device may be done with those slots by now, so that a thread that polls it gets a better place.
  * LOCKING: the pool's lock.
  */
 enum fit pool_try(cenote_pool *pool, struct arena *a, const struct requester *who, const struct request *q, bool slide, struct place *place,
@@ -105,8 +105,9 @@ enum fit pool_try(cenote_pool *pool, struct arena *a, const struct requester *wh
         enum fit fit = arena_find(a, who, q, region_at(pool, q->at), place);
         if (fit != FIT_NOW)
             return fit;
-        if (place->slid && !slide)
+        if (place->slid && !slide && !a->slides_left)
             return FIT_IN_FLIGHT;
+        a->slides_left -= place->slid && !slide;
         *at = pool_commit(pool, a, q, heap_take(arena_heap(a, region_of(&pool->store.pages, place->region)->heap), place));
     } else {
         a->blocks++;

@@ -19,6 +19,7 @@ struct place;
 struct remap {
     struct fill    fill;
     uint64_t       moving_ns;       /* driver time that moving pages has taken */
+    uint64_t       owed;            /* bytes created in place of other sizes, for which nothing has gone: less than the largest page */
     uint64_t       need;            /* the most bytes that were ever live at one time, as far as the slow path has seen */
     uint64_t       drop_above;      /* mappings of the device at which aliases.c tries again; 0: at the cap */
 };

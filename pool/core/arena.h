@@ -44,6 +44,8 @@ struct arena {                      /* guarded by the pool's lock */
     uint64_t pending;               /* bytes of its pending blocks, as they are counted */
     struct row row;                 /* its part of the allocated bytes */
     uint32_t slow_path_users;       /* threads in shortage.c on its behalf: no other stream takes it over */
+    uint32_t slides_allowed;        /* places that may slide until the next poll; each poll that does not help doubles them */
+    uint32_t slides_left;           /* of those, still to come */
     tick     ordered;               /* its stream waits on the device for what any arena freed up to here, see order.c */
     tick     last_return_tick;      /* latest free of a block that the arena has back */
     tick     last_free_tick;        /* latest free of a block of it, also of one that is pending */

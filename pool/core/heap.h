@@ -8,7 +8,7 @@
 #include "pool/core/pages.h"
 
 #define HEAP_SMALL (32ull << 20) /* what a driver's pool grows by: see grow.c */
-#define HEAP_CANDIDATES 64
+#define HEAP_CANDIDATES 16
 
 struct heap {                   /* guarded by the pool's lock */
     struct pages *pages;        /* the pool's store */

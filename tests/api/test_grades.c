@@ -1,30 +1,22 @@
 /*
- * test_grades.c: pages of three sizes in one region: of which grade pages are made, and that free ones of every grade are used before memory is
- * created. Large pages here have 16 MiB, middle ones 4 and small ones 2, if a case does not say otherwise. Two sizes: test_units.c.
+ * test_grades.c: large pages of 16 MiB and small ones of 2 MiB: what is made under shortage, how free ones of both sizes are used before memory is
+ * created, and blocks that lie on both. Which unit changes: test_units.c.
  */
 #include "tests/api/pair.h"
 #include "tests/api/units.h"
 
 #define LARGE  (16 * MIB)
-#define MIDDLE (4 * MIB)
+#define FEW    (4 * MIB)       /* small pages: less than a unit */
 #define SMALL  (2 * MIB)
 
-static const size_t bytes_of[GRADES] = {SMALL, MIDDLE, LARGE};
+static const size_t bytes_of[GRADES] = {SMALL, LARGE};
 
 static void open_with(struct scene *scene, const char *conf) { units_open(scene, LARGE, conf); }
 
-/*
- * Takes it where idle units and cells become pages of that grade. Middle pages come between two thresholds of what the pool needs: below 112 MiB
- * there is such a setting that asks nothing of the heap.
- */
+/* Takes it where idle units become pages of that grade. */
 static struct held take_of(struct scene *scene, enum grade grade, size_t bytes, int stream)
 {
-    const struct cenote_pool *pool = scene->pool;
-    uint64_t live = pool->account.stats.allocated.current + bytes, peak = pool->account.stats.allocated.peak, need = pool->remap.need;
-    need = need > peak ? need : peak;
-    need = need > live ? need : live;
-    EXPECT(need <= 7 * LARGE && need > MIDDLE);
-    return take(scene, grade == GRADE_LARGE ? WIDE : grade == GRADE_SMALL ? SPLIT : (uint32_t)((need + LARGE - 1) / LARGE), bytes, stream);
+    return take(scene, grade == GRADE_LARGE ? WIDE : SPLIT, bytes, stream);
 }
 
 /* So much is free afterwards in pages of that grade, wherever pages of the others are free. */
@@ -43,59 +35,17 @@ static void empty(struct scene *scene)
 
 /* ---------------------------------------------------------------------------------------------------------------- which grade is made */
 
-CASE(a_pool_makes_larger_pages_as_it_needs_more)
-{
-    struct scene scene;
-    open_with(&scene, "");
-    struct held first = take(&scene, 2, 6 * MIB, A), second = take(&scene, 2, 8 * MIB, A);
-    EXPECT_EQ(in_pages(&scene, GRADE_SMALL), 4 * SMALL); /* the last one beside what the first block began */
-    EXPECT_EQ(in_pages(&scene, GRADE_MIDDLE), 2 * MIDDLE);
-    struct held third = take(&scene, 2, 40 * MIB, A);
-    EXPECT_EQ(in_pages(&scene, GRADE_LARGE), 3 * LARGE);
-    EXPECT_EQ(reserved(&scene), 4 * SMALL + 2 * MIDDLE + 3 * LARGE);
-    give(&scene, &first);
-    give(&scene, &second);
-    give(&scene, &third);
-    empty(&scene);
-}
-
-/* The pool needs enough for large pages; a heap has them once it has needed an eighth of that. */
-CASE(a_heap_that_needs_little_has_small_pages_in_a_large_pool)
+/* The pool needs enough for large pages: whatever its other streams need. */
+CASE(a_large_pool_makes_large_pages_for_each_stream)
 {
     struct scene scene;
     open_with(&scene, "");
     struct held large = take(&scene, 8, 140 * MIB, A);
     EXPECT_EQ(in_pages(&scene, GRADE_LARGE), 9 * LARGE);
     struct held little = take(&scene, 8, 3 * MIB, B);
-    EXPECT_EQ(in_pages(&scene, GRADE_SMALL), 2 * SMALL);
-    struct held more = take(&scene, 8, 8 * MIB, B);
-    EXPECT_EQ(in_pages(&scene, GRADE_MIDDLE), 2 * MIDDLE);
-    struct held most = take(&scene, 8, 16 * MIB, B);
     EXPECT_EQ(in_pages(&scene, GRADE_LARGE), 10 * LARGE);
-    give(&scene, &most);
-    give(&scene, &more);
     give(&scene, &little);
     give(&scene, &large);
-    empty(&scene);
-}
-
-/* Two of four MiB of the last page are in no block. Once another block fills them the pool makes middle pages again. */
-CASE(a_pool_that_frays_makes_small_pages_instead_of_middle_ones)
-{
-    struct scene scene;
-    open_with(&scene, "");
-    struct held first = take(&scene, 4, 5 * MIDDLE, A), second = take(&scene, 4, 2 * MIB, A);
-    EXPECT_EQ(in_pages(&scene, GRADE_MIDDLE), 6 * MIDDLE);
-    struct held third = take(&scene, 4, 8 * MIB, A);
-    EXPECT_EQ(in_pages(&scene, GRADE_SMALL), 3 * SMALL);
-    EXPECT_EQ(reserved(&scene), 30 * MIB);
-    struct held fourth = take(&scene, 4, 10 * MIB, A);
-    EXPECT_EQ(in_pages(&scene, GRADE_MIDDLE), 8 * MIDDLE);
-    EXPECT_EQ(reserved(&scene), 40 * MIB);
-    give(&scene, &first);
-    give(&scene, &second);
-    give(&scene, &third);
-    give(&scene, &fourth);
     empty(&scene);
 }
 
@@ -159,9 +109,9 @@ CASE(under_shortage_a_page_of_which_the_place_takes_a_part_serves_another_unit)
     struct scene scene;
     struct held held[2];
     open_between(&scene, 58 * MIB, 2, 1, held);
-    struct held last = take(&scene, WIDE, LARGE + MIDDLE, A);
+    struct held last = take(&scene, WIDE, LARGE + FEW, A);
     EXPECT_EQ(last.at, held[0].at + LARGE);
-    EXPECT_EQ(reserved(&scene), 3 * LARGE + MIDDLE);
+    EXPECT_EQ(reserved(&scene), 3 * LARGE + FEW);
     held_expect(&last, last.stream);
     give(&scene, &last);
     give(&scene, &held[0]);
@@ -213,17 +163,16 @@ CASE(they_do_where_streams_wait_rather_than_the_pool_grow) /* order:2 */
 }
 
 /* Each time in the same units, behind a block that keeps the region. */
-CASE(units_and_cells_turn_there_and_back)
+CASE(units_change_there_and_back)
 {
-    static const enum grade grades[] = {GRADE_SMALL, GRADE_LARGE, GRADE_MIDDLE, GRADE_SMALL, GRADE_MIDDLE, GRADE_LARGE, GRADE_SMALL};
     struct scene scene;
     open_with(&scene, "");
     struct held stays = take_of(&scene, GRADE_LARGE, LARGE, A);
-    for (size_t i = 0; i < sizeof grades / sizeof *grades; i++) {
-        struct held held = take_of(&scene, grades[i], 2 * LARGE + MIDDLE, A);
+    for (enum grade i = 0; i < 6; i++) {
+        enum grade grade = i % GRADES;
+        struct held held = take_of(&scene, grade, 2 * LARGE + FEW, A);
         EXPECT_EQ(held.at, stays.at + LARGE);
-        EXPECT_EQ(in_pages(&scene, grades[i]), grades[i] == GRADE_LARGE ? 3 * LARGE : 2 * LARGE + MIDDLE);
-        EXPECT_EQ(reserved(&scene), 3 * LARGE + MIDDLE); /* the last cell lies below the top, and the rest of its unit does not */
+        EXPECT_EQ(in_pages(&scene, grade), grade == GRADE_LARGE ? 3 * LARGE : 2 * LARGE + FEW);
         give(&scene, &held);
         DONE(cenote_pool_trim(scene.pool, 0, 0));
         EXPECT_EQ(reserved(&scene), LARGE);
@@ -233,19 +182,18 @@ CASE(units_and_cells_turn_there_and_back)
     empty(&scene);
 }
 
-/* A place behind a block: one slot of the cell in which that ends, another cell, and a unit. */
-CASE(a_place_takes_free_pages_of_all_grades)
+/* A place behind a block: the rest of a split unit, a joined one, and some slots. */
+CASE(a_place_takes_free_pages_of_both_sizes)
 {
     struct scene scene;
     open_with(&scene, "");
     struct held beside = take_of(&scene, GRADE_SMALL, 5 * SMALL, A), large = take_of(&scene, GRADE_LARGE, LARGE, C);
-    struct held middle = take_of(&scene, GRADE_MIDDLE, MIDDLE, C), small = take_of(&scene, GRADE_SMALL, SMALL, C);
+    struct held small = take_of(&scene, GRADE_SMALL, 3 * SMALL, B);
     uint64_t before = created(&scene);
-    EXPECT_EQ(before, 5 + 3);
+    EXPECT_EQ(before, 5 + 1 + 3);
     give(&scene, &large);
-    give(&scene, &middle);
     leave_free(&scene, &small);
-    struct held held = take_of(&scene, GRADE_SMALL, LARGE + MIDDLE + SMALL, A);
+    struct held held = take_of(&scene, GRADE_SMALL, 3 * SMALL + LARGE, A);
     EXPECT_EQ(held.at, beside.at + beside.bytes);
     EXPECT_EQ(created(&scene), before);
     held_expect(&held, held.stream);
@@ -340,14 +288,14 @@ CASE(the_most_mappings_hold_where_small_pages_are_free)
 
 /* ------------------------------------------------------------------------------------------------------- imported, pinned, put back */
 
-/* Blocks that begin and end anywhere, on pages of all sizes: the first ends on a large page, and some lie on one, two and three sizes. */
-CASE(blocks_on_all_sizes_are_imported)
+/* Blocks that begin and end anywhere, on pages of both sizes. */
+CASE(blocks_on_both_sizes_are_imported)
 {
     static const struct {
         enum grade grade;
         size_t bytes;
-    } blocks[] = {{GRADE_SMALL, 5 * MIB}, {GRADE_MIDDLE, 10 * MIB + 512}, {GRADE_LARGE, 20 * MIB}, {GRADE_MIDDLE, 9 * MIB}, {GRADE_SMALL, 3 * MIB},
-                  {GRADE_LARGE, 33 * MIB}, {GRADE_MIDDLE, 4 * MIB}};
+    } blocks[] = {{GRADE_SMALL, 5 * MIB}, {GRADE_LARGE, 10 * MIB + 512}, {GRADE_SMALL, 20 * MIB}, {GRADE_LARGE, 9 * MIB}, {GRADE_SMALL, 3 * MIB},
+                  {GRADE_LARGE, 33 * MIB}, {GRADE_SMALL, 4 * MIB}};
     enum { COUNT = sizeof blocks / sizeof *blocks };
     struct pair p;
     struct held held[COUNT];
@@ -365,12 +313,12 @@ CASE(blocks_on_all_sizes_are_imported)
     close_pair(&p);
 }
 
-/* A block on pages of all sizes: 5 MiB behind, the rest of its unit and one slot of the unit after the next. */
+/* A block on pages of both sizes: 5 MiB behind, the rest of its unit and one slot of the unit after the next. */
 static struct held take_mixed(struct scene *scene, struct held *beside)
 {
     *beside = take_of(scene, GRADE_SMALL, 5 * MIB, A);
-    struct held middle = take_of(scene, GRADE_MIDDLE, 11 * MIB, A);
-    give(scene, &middle);
+    struct held rest = take_of(scene, GRADE_SMALL, 11 * MIB, A);
+    give(scene, &rest);
     struct held held = take_of(scene, GRADE_LARGE, 11 * MIB + LARGE + SMALL, A);
     EXPECT_EQ(held.at, beside->at + beside->bytes);
     for (enum grade grade = 0; grade < GRADES; grade++)
@@ -378,7 +326,7 @@ static struct held take_mixed(struct scene *scene, struct held *beside)
     return held;
 }
 
-CASE(pins_hold_pages_of_all_sizes)
+CASE(pins_hold_pages_of_both_sizes)
 {
     struct scene scene;
     struct held beside, mixed;
@@ -419,7 +367,7 @@ CASE(a_block_is_put_back_where_it_lay)
 }
 
 /* Kernels of another device come to what was mapped before the grant, and to what is mapped after it. */
-CASE(a_granted_device_sees_pages_of_all_sizes)
+CASE(a_granted_device_sees_pages_of_both_sizes)
 {
     struct scene scene;
     struct sim_shape shape = scene_card(CARD);
@@ -451,8 +399,8 @@ CASE(a_granted_device_sees_pages_of_all_sizes)
     units_end(&scene);
 }
 
-/* The picture shows as much as is reserved, wherever pages are mapped: aliases of all sizes, too. */
-CASE(the_picture_shows_pages_of_all_sizes)
+/* The picture shows as much as is reserved, wherever pages are mapped: aliases of both sizes, too. */
+CASE(the_picture_shows_pages_of_both_sizes)
 {
     static cenote_piece pieces[256];
     struct scene scene;
@@ -489,8 +437,8 @@ CASE(a_block_that_shares_no_page_goes_to_no_hole_beside_others)
     DONE(cenote_group_create(scene.pool, "apart", 0, NULL, &group));
     units_grade_pages = WIDE;
     for (int i = 0; i < 4; i++) {
-        DONE(cenote_group_alloc(group, MIDDLE, 512, (cenote_stream)scene.stream[A], &at));
-        held[i] = held_of(at, MIDDLE, scene.stream[A]);
+        DONE(cenote_group_alloc(group, FEW, 512, (cenote_stream)scene.stream[A], &at));
+        held[i] = held_of(at, FEW, scene.stream[A]);
     }
     EXPECT_EQ(in_pages(&scene, GRADE_LARGE), LARGE);
     give(&scene, &held[1]);

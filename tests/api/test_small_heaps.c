@@ -1,7 +1,6 @@
 /*
- * test_small_heaps.c: small blocks lie in a heap of their own, where they hold no page each. While blocks hold much more memory than they are, slabs
- * and blocks of middle size do so, too, and a hole in any heap serves any block. Pages here have 2 MiB, if a case does not say otherwise: blocks of
- * up to 512 KiB are small, those of up to 4 MiB of middle size.
+ * test_small_heaps.c: small blocks lie in a heap of their own, where they hold no page each. Under shortage a hole in any heap serves any block. Pages
+ * here have 2 MiB, if a case does not say otherwise: blocks of up to 512 KiB are small.
  */
 #include "pool/pool.h"
 #include "tests/api/scene.h"
@@ -40,64 +39,12 @@ static uint64_t reserved(const struct scene *scene)
     return stats.reserved.current;
 }
 
-#define SETS 3
-
-/*
- * Three times the pairs. What stays is no small block, and larger than the holes of the sets before: the pool wastes memory from then on, and its
- * heaps for small blocks are empty.
- */
-static void make_it_waste(struct scene *scene, struct pairs p[SETS], size_t times)
-{
-    for (size_t i = 0; i < SETS; i++)
-        take_pairs(scene, &p[i], times * (900 + 75 * i) * KIB, times * 1100 * KIB);
-}
-
-static void give_sets(struct pairs p[SETS])
-{
-    for (int i = 0; i < SETS; i++)
-        give_small(&p[i]);
-}
-
-#define FILLING_MOST 40000
-
-/* Blocks of one size until the pool takes memory for one, which is the last: no hole serves them then. */
-struct filling {
-    void    *block[FILLING_MOST];
-    size_t   count;
-    uint64_t grown;
-};
-
-static void fill_holes(struct scene *scene, struct filling *f, size_t bytes)
-{
-    uint64_t before = reserved(scene);
-    f->count = 0;
-    do {
-        REQUIRE(f->count < FILLING_MOST);
-        DONE(cenote_alloc(scene->pool, bytes, (cenote_stream)scene->stream[A], &f->block[f->count++]));
-        f->grown = reserved(scene) - before;
-    } while (!f->grown);
-}
-
-static struct held last_of(const struct filling *f)
-{
-    return (struct held){.at = f->block[f->count - 1]};
-}
-
-static void empty(struct filling *f)
-{
-    while (f->count)
-        DONE(cenote_free(f->block[--f->count]));
-}
-
 static uint64_t apart(const struct held *a, const struct held *b)
 {
     uint64_t x = (uint64_t)(uintptr_t)a->at, y = (uint64_t)(uintptr_t)b->at;
     return x < y ? y - x : x - y;
 }
 
-static uint32_t heap_of(const struct held *h) { return addresses_find_for_certain((uint64_t)(uintptr_t)h->at)->heap; }
-
-/* In a pool that does not waste. */
 CASE(small_blocks_lie_together_and_those_of_middle_size_beside_large_ones)
 {
     static struct pairs p;
@@ -112,12 +59,12 @@ CASE(small_blocks_lie_together_and_those_of_middle_size_beside_large_ones)
     take_pairs(&scene, &p, 5 * MIB, MIDDLE);
     for (int i = 1; i < PAIRS; i++)
         beside += apart(&p.small[i - 1], &p.small[i]) < 5 * MIB;
-    EXPECT(beside <= 2); /* where the addresses of before end */
+    EXPECT(beside <= PAIRS / 4); /* where holes of before are as good */
     give_small(&p);
     scene_close(&scene);
 }
 
-CASE(slabs_lie_beside_large_blocks_in_a_pool_that_does_not_waste)
+CASE(slabs_lie_beside_large_blocks)
 {
     struct scene scene;
     struct held large, item, small;
@@ -133,118 +80,44 @@ CASE(slabs_lie_beside_large_blocks_in_a_pool_that_does_not_waste)
     scene_close(&scene);
 }
 
-CASE(in_a_pool_that_wastes_a_hole_serves_any_block_before_a_page_is_created)
-{
-    static struct pairs p[SETS], more[3];
-    struct scene scene;
-    scene_open(&scene, CARD);
-    make_it_waste(&scene, p, 1);
-    uint64_t before = reserved(&scene);
-    for (int i = 0; i < PAIRS; i++)
-        REQUIRE(held_take(&more[0].small[i], scene.pool, SMALL, scene.stream[A]));
-    EXPECT_EQ(reserved(&scene), before);
-    give_small(&more[0]);
-    for (int i = 0; i < 3; i++)
-        take_pairs(&scene, &more[i], LARGE + (size_t)(i + 2) * 64 * KIB, SMALL);
-    EXPECT(reserved(&scene) <= before + PAIRS * (LARGE + 5 * 64 * KIB) / 4 * 5); /* one set of large blocks more, not three */
-    for (int i = 0; i < 3; i++)
-        give_small(&more[i]);
-    give_sets(p);
-    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
-    EXPECT_EQ(reserved(&scene), 0);
-    scene_close(&scene);
-}
-
-CASE(if_no_hole_is_left_each_size_of_small_blocks_has_a_heap)
-{
-    static struct pairs p[SETS];
-    static struct filling middles, smalls;
-    struct scene scene;
-    struct held large, middle, small;
-    scene_open(&scene, CARD);
-    make_it_waste(&scene, p, 1);
-    REQUIRE(held_take(&large, scene.pool, 4 * MIB + 1, scene.stream[A])); /* not of middle size, and larger than the holes */
-    fill_holes(&scene, &middles, MIDDLE);
-    REQUIRE(held_take(&middle, scene.pool, MIDDLE, scene.stream[A]));
-    struct held beside = last_of(&middles);
-    EXPECT_EQ(apart(&middle, &beside), MIDDLE);
-    EXPECT_EQ(heap_of(&large), 0);
-    EXPECT_EQ(heap_of(&middle), 1);
-    fill_holes(&scene, &smalls, 128 * KIB);
-    REQUIRE(held_take(&small, scene.pool, 128 * KIB, scene.stream[A]));
-    beside = last_of(&smalls);
-    EXPECT_EQ(apart(&small, &beside), 128 * KIB);
-    EXPECT_EQ(heap_of(&small), 2);
-    empty(&smalls);
-    empty(&middles);
-    held_give(&large);
-    held_give(&middle);
-    held_give(&small);
-    give_sets(p);
-    scene_close(&scene);
-}
-
 CASE(a_small_block_comes_back_to_its_address)
 {
-    static struct pairs p[SETS];
     struct scene scene;
     struct held a, b;
     scene_open(&scene, CARD);
-    make_it_waste(&scene, p, 1);
-    REQUIRE(held_take(&a, scene.pool, MIDDLE, scene.stream[A]));
-    REQUIRE(held_take(&b, scene.pool, MIDDLE, scene.stream[A]));
+    REQUIRE(held_take(&a, scene.pool, SMALL, scene.stream[A]));
+    REQUIRE(held_take(&b, scene.pool, SMALL, scene.stream[A]));
     void *at = a.at;
     held_give(&a);
-    REQUIRE(held_take(&a, scene.pool, MIDDLE, scene.stream[A])); /* the block that was freed last */
+    REQUIRE(held_take(&a, scene.pool, SMALL, scene.stream[A])); /* the block that was freed last */
     EXPECT(a.at == at);
     held_give(&a);
     held_give(&b);
-    DONE(cenote_alloc_at(scene.pool, NULL, at, MIDDLE, (cenote_stream)scene.stream[A]));
+    DONE(cenote_alloc_at(scene.pool, NULL, at, SMALL, (cenote_stream)scene.stream[A]));
     cenote_block block;
     DONE(cenote_find((char *)at + 5, &block));
     EXPECT(block.start == at);
     DONE(cenote_free(at));
-    give_sets(p);
-    scene_close(&scene);
-}
-
-CASE(large_blocks_do_not_take_the_place_of_small_ones_that_were_freed_last)
-{
-    static struct pairs p[SETS];
-    struct scene scene;
-    struct held before, after;
-    scene_open(&scene, CARD);
-    REQUIRE(held_take(&before, scene.pool, MIDDLE, scene.stream[A]));
-    make_it_waste(&scene, p, 1);
-    void *at = before.at;
-    held_give(&before);
-    REQUIRE(held_take(&after, scene.pool, MIDDLE, scene.stream[A])); /* its size has a heap of its own now */
-    EXPECT(after.at != at);
-    held_give(&after);
-    give_sets(p);
     scene_close(&scene);
 }
 
 CASE(private_groups_and_whole_pages_have_no_heaps_for_small_blocks)
 {
-    static struct pairs p[SETS];
     struct scene scene;
     cenote_group *group[2];
     void *large[2], *small[2];
     scene_open(&scene, CARD);
     DONE(cenote_group_create(scene.pool, "private", CENOTE_GROUP_PRIVATE, NULL, &group[0]));
     DONE(cenote_group_create(scene.pool, "whole", CENOTE_GROUP_WHOLE, NULL, &group[1]));
-    make_it_waste(&scene, p, 1);
     for (int i = 0; i < 2; i++) {
         DONE(cenote_group_alloc(group[i], LARGE, 512, (cenote_stream)scene.stream[A], &large[i]));
-        DONE(cenote_group_alloc(group[i], MIDDLE, 512, (cenote_stream)scene.stream[A], &small[i]));
+        DONE(cenote_group_alloc(group[i], SMALL, 512, (cenote_stream)scene.stream[A], &small[i]));
         uint64_t between = (uint64_t)(uintptr_t)small[i] - (uint64_t)(uintptr_t)large[i];
         EXPECT_EQ(between, i ? 2 * MIB : LARGE);
         DONE(cenote_free(large[i]));
         DONE(cenote_free(small[i]));
         DONE(cenote_group_destroy(group[i]));
     }
-    give_sets(p);
     scene_close(&scene);
 }
 
@@ -344,7 +217,7 @@ CASE(free_pages_of_one_size_go_before_the_other_is_created)
     open_two_sizes(&scene, 0);
     uint64_t before = reserved(&scene);
     take_smalls(&scene, small);
-    EXPECT(reserved(&scene) <= before);
+    EXPECT(reserved(&scene) <= before + before / 20); /* as far as moving has taken time, the pool grows instead */
     give_smalls(small);
     DONE(cuCtxSynchronize());
     before = reserved(&scene);

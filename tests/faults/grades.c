@@ -1,7 +1,6 @@
 /*
- * grades.c: scenarios of a pool that has pages of all three sizes: large ones of 16 MiB, middle ones of 4 and small ones of 2. In each a block lies
- * on several sizes, and the driver refuses somewhere between them.
- * Not: two sizes (units_that_turn of memory.c).
+ * grades.c: scenarios of a pool that has pages of both sizes: large ones of 16 MiB and small ones of 2. In each a block lies on both, and the driver
+ * refuses somewhere between them.
  */
 #include "tests/api/registry.h"
 #include "tests/faults/scenarios.h"
@@ -9,18 +8,15 @@
 #include "pool/pool.h"
 
 #define LARGE  (16 * MIB)
-#define MIDDLE (4 * MIB)
 #define SMALL  (2 * MIB)
 
 static uint64_t in_pages(const struct act *act, enum grade grade) { return act->scene.pool->store.pages.held[grade]; }
 
-/* Idle units become pages of that grade; middle ones come between two thresholds of what the pool needs. */
+/* Idle units take pages of that grade. */
 static struct act_block *take_of(struct act *act, enum grade grade, size_t bytes, int stream)
 {
-    cenote_pool *pool = act->scene.pool;
-    uint64_t live = pool->account.stats.allocated.current + bytes, need = pool->remap.need > live ? pool->remap.need : live;
-    units_grade_pages = grade == GRADE_LARGE ? 0 : grade == GRADE_SMALL ? 1u << 20 : (uint32_t)((need + LARGE - 1) / LARGE);
-    return act_take(act, pool, bytes, act->scene.stream[stream]);
+    units_grade_pages = grade == GRADE_LARGE ? 0 : 1u << 20;
+    return act_take(act, act->scene.pool, bytes, act->scene.stream[stream]);
 }
 
 /* The device is done with it, and the pool has seen that. */
@@ -30,7 +26,7 @@ static void leave_free(struct act *act, struct act_block *block)
     DONE(cenote_pool_trim(act->scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT));
 }
 
-/* Two neighbours, and the second one lies on pages of all sizes: the rest of a unit whose cells have small and middle pages, a unit, and a slot. */
+/* Two neighbours, and the second one lies on pages of both sizes: the rest of a unit of small pages, a unit, and a slot. */
 struct mixed {
     struct act_block *beside, *block;
 };
@@ -38,7 +34,7 @@ struct mixed {
 static struct mixed take_mixed(struct act *act)
 {
     struct mixed mixed = {.beside = take_of(act, GRADE_SMALL, 5 * MIB, A)};
-    leave_free(act, take_of(act, GRADE_MIDDLE, 11 * MIB, A));
+    leave_free(act, take_of(act, GRADE_SMALL, 11 * MIB, A));
     mixed.block = take_of(act, GRADE_LARGE, 11 * MIB + LARGE + SMALL, A);
     for (enum grade grade = 0; grade < GRADES; grade++)
         EXPECT(act->retry || in_pages(act, grade)); /* at the second time pages are there, and take each other's places */
@@ -49,32 +45,30 @@ void scenario_grades_from_the_first_block(struct act *act)
 {
     act_armed(act);
     take_of(act, GRADE_SMALL, 5 * MIB, A);
-    struct act_block *middle = take_of(act, GRADE_MIDDLE, 11 * MIB, A);
-    act_give(middle);
+    act_give(take_of(act, GRADE_SMALL, 11 * MIB, A));
     struct act_block *block = take_of(act, GRADE_LARGE, 11 * MIB + LARGE + SMALL, A);
     act_give(block);
-    take_of(act, GRADE_MIDDLE, 20 * MIB, B);
+    take_of(act, GRADE_SMALL, 20 * MIB, B);
 }
 
 /* -------------------------------------------------------------------------------------------------------------- what is free is used first */
 
-/* Free pages of each size move to places of the others: units and cells turn, lose their aliases, and turn back. */
+/* Free pages of each size move to places of the other: units are joined, lose their aliases, and are split again. */
 static void turn_there_and_back(struct act *act)
 {
     struct mixed mixed = take_mixed(act);
-    struct act_block *middle = take_of(act, GRADE_MIDDLE, MIDDLE, C), *small = take_of(act, GRADE_SMALL, SMALL, C);
+    struct act_block *small = take_of(act, GRADE_SMALL, 3 * SMALL, C);
     leave_free(act, mixed.block);
-    leave_free(act, middle);
     leave_free(act, small);
     act_armed(act);
     act_give(take_of(act, GRADE_SMALL, 30 * MIB, B));
     sim_advance(20 * MSEC);
     struct act_block *again = take_of(act, GRADE_LARGE, 37 * MIB, A);
-    take_of(act, GRADE_MIDDLE, 7 * MIB, C);
+    take_of(act, GRADE_SMALL, 7 * MIB, C);
     act_give(again);
     sim_advance(20 * MSEC);
-    act_done(act, cenote_pool_trim(act->scene.pool, 30 * MIB, 0)); /* pieces with nothing mapped in them are left */
-    again = take_of(act, GRADE_MIDDLE, 29 * MIB, A);
+    act_done(act, cenote_pool_trim(act->scene.pool, 30 * MIB, 0)); /* units with nothing mapped in them are left */
+    again = take_of(act, GRADE_SMALL, 29 * MIB, A);
     act_give(again);
     sim_advance(20 * MSEC);
     take_of(act, GRADE_LARGE, 40 * MIB, A);
@@ -141,7 +135,7 @@ void scenario_grades_are_exchanged(struct act *act)
         take_of(act, GRADE_SMALL, SMALL, A);
     }
     leave_free(act, take_of(act, GRADE_LARGE, LARGE, B));
-    leave_free(act, take_of(act, GRADE_MIDDLE, 12 * MIB, C));
+    leave_free(act, take_of(act, GRADE_SMALL, 12 * MIB, C));
     for (int i = 0; i < 4; i += 2)
         leave_free(act, between[i]);
     act_armed(act);
@@ -163,12 +157,12 @@ void scenario_trims_of_all_sizes(struct act *act)
     act_armed(act);
     act_done(act, cenote_pool_trim(act->scene.pool, 30 * MIB, 0));
     act_done(act, cenote_pool_trim(act->scene.pool, 25 * MIB, CENOTE_TRIM_WAIT));
-    take_of(act, GRADE_MIDDLE, 9 * MIB, A);
+    take_of(act, GRADE_SMALL, 9 * MIB, A);
     act_done(act, cenote_pool_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
     act_done(act, cenote_pool_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
 }
 
-/* Others took its pages, and the pieces have become what they please. */
+/* Others took its pages, and its units have become what these pleased. */
 void scenario_block_put_back_on_pages_of_all_sizes(struct act *act)
 {
     struct mixed mixed = take_mixed(act);
@@ -194,7 +188,7 @@ void scenario_pins_of_all_sizes(struct act *act)
     take_of(act, GRADE_LARGE, 40 * MIB, C);
 }
 
-/* Idle pieces turn although nothing may be unmapped, and what the group took it keeps. */
+/* Idle units change although nothing may be unmapped, and what the group took it keeps. */
 void scenario_capture_on_pages_of_all_sizes(struct act *act)
 {
     cenote_pool *pool = act->scene.pool;

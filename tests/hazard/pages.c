@@ -235,11 +235,11 @@ static void two_sizes_in_turn(struct scene *scene, CUstream stream)
     enum { SMALL = 24, LARGE = 4 };
     struct held small[SMALL], large[LARGE];
     for (int i = 0; i < SMALL; i++)
-        REQUIRE(held_take(&small[i], scene->pool, 3 * MIB, stream));
+        REQUIRE(held_take(&small[i], scene->pool, 2560 * KIB, stream));
     for (int i = 0; i < SMALL; i += 2)
         held_give(&small[i]);
     for (int i = 0; i < LARGE; i++)
-        REQUIRE(held_take(&large[i], scene->pool, 5 * MIB, stream));
+        REQUIRE(held_take(&large[i], scene->pool, 6 * MIB, stream));
     for (int i = 1; i < SMALL; i += 2)
         held_expect(&small[i], stream);
     for (int i = 0; i < LARGE; i++)

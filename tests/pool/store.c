@@ -83,15 +83,13 @@ bool store_is_idle(const struct region *r, uint32_t from, uint32_t to)
     return slot == to;
 }
 
-bool store_turn(struct region *r, uint32_t at, struct random *rnd)
+bool store_turn(struct region *r, uint32_t at)
 {
-    uint32_t level = random_below(rnd, 2) ? r->unit_shift : r->cell_shift, slot = at >> level << level;
-    uint32_t end = slot + (1u << level), top = (uint32_t)((r->top - r->base) >> r->shift), shift = random_below(rnd, 3);
-    bool whole = level == r->unit_shift || region_span_shift(r, slot) != r->unit_shift; /* else it is under a page of the unit */
-    bool fits = level == r->unit_shift ? end <= top || slot >= top : shift < 2;
-    if (!whole || !fits || !store_is_idle(r, slot, end))
+    uint32_t unit = at >> r->unit_shift, from = unit << r->unit_shift, to = from + (1u << r->unit_shift);
+    uint32_t top = (uint32_t)((r->top - r->base) >> r->shift);
+    if ((from < top && top < to) || !store_is_idle(r, from, to))
         return false;
-    region_set_span(r, slot, end, shift == 2 ? r->unit_shift : shift == 1 ? r->cell_shift : 0);
+    region_join(r, unit, !bit_is_set(r->joined, unit));
     return true;
 }
 

@@ -37,8 +37,8 @@ uint32_t store_page_at(struct region *r, uint32_t slot);
 /* Nothing is mapped in the slots, and no thread is at work on them: they may turn. */
 bool store_is_idle(const struct region *r, uint32_t from, uint32_t to);
 
-/* The unit, or the cell, around the slot becomes one for pages of another size, if it is idle. False: that one was not. */
-bool store_turn(struct region *r, uint32_t slot, struct random *rnd);
+/* The unit around the slot is joined from now on, or is not, if it is idle. False: it was not. */
+bool store_turn(struct region *r, uint32_t slot);
 
 /* What was freed up to now is done. */
 void store_finish(void);

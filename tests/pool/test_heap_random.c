@@ -1,6 +1,6 @@
 /*
  * test_heap_random.c: random takes and gives against a model that knows only the list of live blocks, works out the gaps between them anew
- * each time, and tries every place. Once with slots alone, and once with cells and units, which turn for pages of another size while they are idle.
+ * each time, and tries every place. Once with slots alone, and once with units, which are joined and split while they are idle.
  */
 #include "tests/base/random.h"
 #include "tests/pool/heap_scene.h"
@@ -71,7 +71,7 @@ static bool model_is_beyond(const struct region *r, uint32_t slot)
     uint64_t in_front = (uint64_t)region_first(r, slot) * STORE_PAGE;
     for (uint32_t n = 0; model_regions[n] != r; n++)
         in_front += model_regions[n]->bytes;
-    return in_front >= model_need + model_need / 64;
+    return in_front >= model_need;
 }
 
 static uint32_t model_cost(const struct place *place) { return place->missing + place->beyond; }
@@ -138,7 +138,7 @@ static void model_insert(uint32_t block, uint64_t at, uint64_t size)
     if (at >= base && end > model_top[newest]) {
         const struct region *r = model_regions[newest];
         uint32_t slot = region_slot(r, end - 1) + region_span(r, region_slot(r, end - 1));
-        model_top[newest] = base + (has_units ? (slot + 1) / 2 * 2 : slot) * STORE_PAGE; /* and of the cell */
+        model_top[newest] = base + slot * STORE_PAGE;
     }
 }
 
@@ -155,7 +155,7 @@ static bool take_random(struct random *r)
             model_top[model_region_count - 1] = region_end(model_regions[model_region_count - 1]);
         model_regions[model_region_count] = add_region(20 + 60 * model_region_count);
         if (has_units)
-            region_join_slots(model_regions[model_region_count], 1, 2);
+            model_regions[model_region_count]->unit_shift = 2;
         model_top[model_region_count] = model_regions[model_region_count]->base;
         model_region_count++;
     }
@@ -189,13 +189,13 @@ static bool give_random(struct random *r)
 
 static uint32_t turned;
 
-/* An idle unit or cell turns; or some slot without live bytes loses its page, goes into transit, or comes back from there. */
+/* An idle unit changes; or some slot without live bytes loses its page, goes into transit, or comes back from there. */
 static void disturb(struct random *r)
 {
     struct region *region = model_regions[random_below(r, model_region_count)];
     uint32_t slot = region_first(region, random_below(r, region->slots));
     if (has_units && random_below(r, 2))
-        turned += store_turn(region, slot, r);
+        turned += store_turn(region, slot);
     else if (bit_is_set(region->busy, slot))
         return;
     else if (bit_is_set(region->transit, slot))

@@ -3,7 +3,7 @@
  * bytes are live, and when a page was last used. Two streams' arenas and a private one share the pages.
  *
  * A step takes bytes (moving pages there over two steps, so that others come between), gives them, lets the device get on, trims, pins; or has an
- * idle unit or cell turn, where regions have them. What the arrays say of a page of several slots, they say at its first slot.
+ * idle unit change, where regions have them. What the arrays say of a page of several slots, they say at its first slot.
  * What the store must answer is worked out from the arrays anew each time.
  */
 #include "pool/core/pages.h"
@@ -62,7 +62,7 @@ static void make_world(bool has_units)
     for (uint32_t n = 0; n < REGIONS; n++) {
         regions[n] = store_region(slots[n], arenas[n], n == 3);
         if (has_units) {
-            region_join_slots(regions[n], 1, 2);
+            regions[n]->unit_shift = 2;
             regions[n]->top = region_end(regions[n]);
         }
     }
@@ -492,7 +492,7 @@ static void drop_alias(uint32_t n, uint32_t slot)
         pages_stay(&store, page);
 }
 
-/* Slots of an idle unit or cell that turns have the latest of their ticks. What was the word for a slot may be for several now. */
+/* Slots of an idle unit that changes have the latest of their ticks. What was the word for a slot may be for several now. */
 static void turn(void)
 {
     uint32_t n = below(REGIONS), level = regions[n]->unit_shift, from = below(regions[n]->slots) >> level << level;
@@ -500,7 +500,7 @@ static void turn(void)
         return;
     for (uint32_t slot = from; slot < from + (1u << level); slot += region_span(regions[n], slot))
         drop_alias(n, slot);
-    if (!store_turn(regions[n], from + below(1u << level), &rnd))
+    if (!store_turn(regions[n], from))
         return;
     for (uint32_t slot = 0; slot < regions[n]->slots; slot++)
         slot_freed[n][region_first(regions[n], slot)] = slot_freed[n][region_first(regions[n], slot)] > slot_freed[n][slot] ?

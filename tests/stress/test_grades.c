@@ -1,5 +1,5 @@
 /*
- * test_grades.c: random programs in which pages of all sizes come and go: which grade is made changes all the time, blocks that share no page lie
+ * test_grades.c: random programs in which pages of both sizes come and go: which grade is made changes all the time, blocks that share no page lie
  * beside others, and blocks come back to where they lay. CENOTE_TEST_ROUNDS: more seeds. GRADES_SEED: the first.
  */
 #include "tests/rounds.h"
@@ -26,7 +26,6 @@ static uint64_t first_seed(void)
     return text ? strtoull(text, NULL, 0) : 1;
 }
 
-/* Needs of 12 to 100 MiB lie between the thresholds of these. */
 static void change_grade(uint64_t *random)
 {
     static const uint32_t grade_pages[] = {0, 1, 2, 3, 6, 12, 1 << 20};
@@ -68,11 +67,10 @@ static void end(struct scene *scene)
     version_set(VERSION_NEWEST);
 }
 
-static bool has_all_sizes(const cenote_pool *pool)
+static bool has_both_sizes(const cenote_pool *pool)
 {
     const struct pages *s = &pool->store.pages;
-    bool differ = s->shifts[GRADE_SMALL] != s->shifts[GRADE_MIDDLE] && s->shifts[GRADE_MIDDLE] != s->shifts[GRADE_LARGE];
-    return differ && s->held[GRADE_SMALL] && s->held[GRADE_MIDDLE] && s->held[GRADE_LARGE];
+    return pages_have_sizes(s) && s->held[GRADE_SMALL] && s->held[GRADE_LARGE];
 }
 
 /* What comes after the first failure would say nothing. */
@@ -97,7 +95,7 @@ CASE(any_program_while_grades_change)
         model.alone = model.moves = true;
         for (int i = 0; i < TURNS && !model.failures; i++) {
             model_run(&model, OPERATIONS);
-            of_all_sizes += has_all_sizes(scene.pool);
+            of_all_sizes += has_both_sizes(scene.pool);
             change_grade(&random);
             DONE(cenote_group_set_flags(model.group[GROUP_OPEN], pick(&random, 2) ? CENOTE_GROUP_WHOLE : CENOTE_GROUP_LEND));
             DONE(cenote_pool_check(scene.pool));
