@@ -18,7 +18,7 @@
 #include "stats/account/record.h"
 #include "stats/text/options.h"
 
-#define GRADE_SHIFT      3          /* chosen, as the next: docs/design.md */
+#define GRADE_SHIFT      3          /* chosen, as the next: docs/history.md */
 #define PAGES_PER_DEVICE 4096       /* a driver call costs by page: about this many large ones fill a device */
 #define PAGE_BYTES_MAX   (32ull << 20)
 

@@ -275,7 +275,7 @@ static bool may_order(const struct climb *c, uint64_t bytes)
 }
 
 /* The place is to be looked for anew in any case. LOCKING: the pool's lock on entry and on return; not between. */
-static void loosen(struct climb *c, const struct units_loosening *units)
+static void loosen(struct climb *c, const struct loosening *units)
 {
     cenote_pool *pool = c->pool;
     lock_give(&pool->lock);
@@ -345,7 +345,7 @@ static enum plan plan(struct climb *c, struct requester *who, struct place *plac
     cenote_pool *pool = c->pool;
     uint32_t grade = grade_of(c);
     uint64_t news = growth(c, most), before = most_before_order(c, news, most);
-    struct units_loosening units;
+    struct loosening units;
     if (units_choose(pool, who, place, grade, news, &units) && !c->no_loosening) {
         loosen(c, &units);
         return PLAN_ANEW; /* other threads may have taken the place meanwhile */

@@ -2,8 +2,8 @@
  * budget.c: may free pages move, or are new ones created instead?
  *
  * A page that moves takes driver time now. A page that is created instead takes memory, and driver time again when it is given back. So moving may
- * take GRACE_NS of driver time, and harvest_budget of the time since the pool was opened. The more of that is spent, the more memory may the pool hold
- * beyond what was ever live at one time, evenly up to WASTE_MOST. Once all is spent no page moves.
+ * take GRACE_NS of driver time, and harvest_budget of the time since the pool was opened. The more of that is spent, the more memory may the pool
+ * hold beyond what was ever live at one time, evenly up to WASTE_MOST. Once all is spent no page moves.
  *
  *     of what moving may take is spent     none     a half     all       more
  *     waste                                0        2.5 %      5 %       any

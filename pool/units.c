@@ -7,9 +7,9 @@
  * pool held in small pages when it grew large would be lost. And if memory is short and nothing else helps, a unit that has a large page and of which
  * the place takes a part takes small ones.
  *
- *     nothing is mapped in the unit, and no block lies there        IDLE     takes the pages that are best
- *     every slot is idle or an alias that may go                    LOOSE    the aliases go first, which takes calls of the driver and another attempt
- *     all others                                                    stay as they are
+ *     nothing is mapped in the unit, and no block lies there    IDLE     takes the pages that are best
+ *     every slot is idle or an alias that may go                LOOSE    the aliases go first: calls of the driver, and another attempt
+ *     all others                                                stay as they are
  *
  * It chooses no pages (pick.c), and says nothing of heaps for small blocks, whose slots are no units. In a private arena no unit changes that has
  * a page of the arena's own, for that maps something and is fixed (rule 4). While a capture is open no alias goes, but idle units still change: so a
@@ -33,7 +33,7 @@ struct pass {
     bool               may_unmap, loosens; /* aliases may go */
     bool               splits;             /* so do large pages of which the place takes a part */
     uint32_t           lack[GRADES], free[GRADES]; /* pages that the place lacks, and that could come */
-    struct units_loosening *loosening;
+    struct loosening *loosening;
 };
 
 static uint32_t first_of(const struct region *r, uint32_t unit) { return unit << r->unit_shift; }
@@ -65,8 +65,8 @@ static bool is_loose(const cenote_pool *pool, const struct region *r, uint32_t u
 }
 
 /*
- * The unit with the top of the region in it takes small pages, for no page reaches beyond the top (invariant 30). Whether the top will move is not known
- * yet: the plan may fail.
+ * The unit with the top of the region in it takes small pages, for no page reaches beyond the top (invariant 30). Whether the top will move is not
+ * known yet: the plan may fail.
  */
 static bool has_top(const struct region *r, uint32_t unit)
 {
@@ -151,12 +151,13 @@ static uint32_t lacks_in(const struct pass *p, uint32_t unit)
 }
 
 /*
- * The place lacks large pages, and takes a part of this one's unit, so that less is missing with small ones. A page that lies there and that the place
- * could use serves another unit then.
+ * The place lacks large pages, and takes a part of the unit, so that less is missing with small ones. A page that lies there and that the place could
+ * use serves another unit then.
  */
 static bool should_split(const struct pass *p, uint32_t unit)
 {
-    return p->splits && grade_in(p->region, unit) == GRADE_LARGE && p->grade == GRADE_SMALL && pages_in(p, unit, GRADE_SMALL) < 1u << p->region->unit_shift;
+    bool takes_part = pages_in(p, unit, GRADE_SMALL) < 1u << p->region->unit_shift;
+    return p->splits && takes_part && grade_in(p->region, unit) == GRADE_LARGE && p->grade == GRADE_SMALL;
 }
 
 /* Free pages of its grade are too few: the unit takes those of the other. If it is loose, it does after the next attempt, which takes one grade. */
@@ -165,7 +166,7 @@ static void change_unit(struct pass *p, uint32_t unit)
     enum grade now = grade_in(p->region, unit), other = now == GRADE_LARGE ? GRADE_SMALL : GRADE_LARGE;
     uint32_t lacks = lacks_in(p, unit), takes = pages_in(p, unit, other);
     bool too_few = lacks && p->lack[now] > p->free[now], has_others = p->free[other] >= p->lack[other] + takes;
-    struct units_loosening *loosening = p->loosening;
+    struct loosening *loosening = p->loosening;
     if (!(too_few && has_others) && !(p->lack[now] > p->free[now] && should_split(p, unit)))
         return;
     bool idle = is_idle(p->region, unit), agrees = !loosening->count || loosening->grade == other;
@@ -177,7 +178,7 @@ static void change_unit(struct pass *p, uint32_t unit)
     if (idle)
         set_grade(p, unit, other);
     else
-        *loosening = (struct units_loosening){p->region, p->from, p->to, loosening->count + 1, other};
+        *loosening = (struct loosening){p->region, p->from, p->to, loosening->count + 1, other};
 }
 
 /* Of pages that a pool makes which has needed so much. */
@@ -190,16 +191,17 @@ uint32_t units_grade(const cenote_pool *pool, uint64_t need)
  * Before a plan for the place, which lacks pages. `news`: bytes that the pool grows by rather than have pages move. The slots under the place may be
  * others then. True: with units_loosen more units could take pages that are free, or small ones, and with them another attempt is due.
  */
-bool units_choose(cenote_pool *pool, const struct requester *who, struct place *place, uint32_t grade, uint64_t news, struct units_loosening *loosening)
+bool units_choose(cenote_pool *pool, const struct requester *who, struct place *place, uint32_t grade, uint64_t news, struct loosening *loose)
 {
     struct pages *s = &pool->store.pages;
     struct region *r = region_of(s, place->region);
     struct slots under = {(uint32_t)((place->at - r->base) >> r->shift), (uint32_t)((place->at + place->size - 1 - r->base) >> r->shift) + 1};
     uint32_t from = under.from >> r->unit_shift, to = ((under.to - 1) >> r->unit_shift) + 1;
-    *loosening = (struct units_loosening){.region = r};
+    *loose = (struct loosening){.region = r};
     if (!r->unit_shift || (grade == GRADE_LARGE && s->held[GRADE_LARGE] == s->reserved && bits_all_set(r->joined, from, to)))
         return false;
-    struct pass p = {.pool = pool, .region = r, .from = from, .to = to, .under = under, .grade = grade, .may_unmap = who->may_unmap, .loosening = loosening};
+    struct pass p = {.pool = pool, .region = r, .from = from, .to = to, .under = under, .grade = grade, .may_unmap = who->may_unmap};
+    p.loosening = loose;
     visit_units(&p, set_idle);
     place->under = slots_under(r, place->at, place->size);
     if (!p.any || news >= count_lack(&p, who, place->under))
@@ -212,21 +214,21 @@ bool units_choose(cenote_pool *pool, const struct requester *who, struct place *
     if (p.loosens)
         visit_units(&p, change_unit);
     place->under = slots_under(r, place->at, place->size);
-    return loosening->count;
+    return loose->count;
 }
 
 /* Takes the aliases out of loose units, so that they are idle. False: there were none, or the driver refuses. LOCKING: not the pool's lock. */
-bool units_loosen(cenote_pool *pool, const struct units_loosening *loosening)
+bool units_loosen(cenote_pool *pool, const struct loosening *loose)
 {
-    struct region *r = loosening->region;
-    uint32_t left = loosening->count;
-    for (uint32_t unit = loosening->from; unit < loosening->to && left; unit++) {
+    struct region *r = loose->region;
+    uint32_t left = loose->count;
+    for (uint32_t unit = loose->from; unit < loose->to && left; unit++) {
         lock_take(&pool->lock);
-        bool goes = grade_in(r, unit) != loosening->grade && !has_top(r, unit) && is_loose(pool, r, unit);
+        bool goes = grade_in(r, unit) != loose->grade && !has_top(r, unit) && is_loose(pool, r, unit);
         lock_give(&pool->lock);
         for (uint32_t slot = first_of(r, unit); goes && slot < first_of(r, unit + 1); slot++)
             goes = !r->page[slot] || aliases_drop_at(pool, r, slot);
         left -= goes;
     }
-    return left != loosening->count;
+    return left != loose->count;
 }

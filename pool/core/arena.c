@@ -4,8 +4,8 @@
  *     heap 0    large blocks, and slabs
  *     heap 1    small blocks: of up to a quarter of a small page
  *
- * A block stays in the heap that it came to, and its region says which (invariant 27). Slabs stay beside large blocks: few outlive these, and programs
- * whose large blocks grow hold twice as much without them in between.
+ * A block stays in the heap that it came to, and its region says which (invariant 27). Slabs stay beside large blocks: few outlive these, and
+ * programs whose large blocks grow hold twice as much without them in between.
  *
  * An arena has one order domain: the key (group, stream). Its blocks are allocated and freed in the order of that stream, so that nothing here
  * has to ask what the device has done. Pages and fences deal with memory that comes from another arena or goes to one.
@@ -16,7 +16,7 @@
 
 #include "base/check.h"
 
-#define SMALL_SHIFT 2 /* chosen: a small block takes a quarter of a small page at most; docs/design.md has what else was tried */
+#define SMALL_SHIFT 2 /* chosen: a small block takes a quarter of a small page at most; docs/history.md has what else was tried */
 
 void arena_open(struct arena *a, struct pages *pages, struct table *blocks, struct table *slabs, bool is_private)
 {

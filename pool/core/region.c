@@ -4,10 +4,10 @@
  * A region is one reservation, an array of slots. A slot maps one page or none. What the slots mean is decided by pages.c; which bytes of them are in
  * blocks, by heap.c. This file only keeps the arrays and speaks to the driver about addresses.
  *
- * Pages have two sizes, and slots have the smaller one. 2^unit_shift slots are a UNIT. A unit that is JOINED maps one large page or none; else each of
- * its slots maps a small one or none. The first slot under a page speaks for all: it has the page, the bits and the counts. The others are silent: no
- * page, always sole, which is what a search passes over, and no thread asks them anything else. An address is in the slot that speaks (region_slot).
- * units.c decides which units are joined, and changes it only while a unit maps nothing.
+ * Pages have two sizes, and slots have the smaller one. 2^unit_shift slots are a UNIT. A unit that is JOINED maps one large page or none; else each
+ * of its slots maps a small one or none. The first slot under a page speaks for all: it has the page, the bits and the counts. The others are silent:
+ * no page, always sole, which is what a search passes over, and no thread asks them anything else. An address is in the slot that speaks
+ * (region_slot). units.c decides which units are joined, and changes it only while a unit maps nothing.
  *
  *     slots    |  0  |  1  |  2  |  3  |  4  |  5  |  6  |  7  |  8  |  9  | 10  | 11  | 12  | 13  | 14  | 15  |
  *     units    [ joined: a large page, or none                  ][ up to eight small pages                      ]
@@ -77,8 +77,8 @@ bool region_open(struct region *r, uint64_t base, uint64_t bytes, uint32_t shift
 }
 
 /*
- * From now on the unit is joined, or it is not. Nothing is mapped there, no block lies there, and no thread is at work on it. The tick of its last free
- * becomes that of all its slots.
+ * From now on the unit is joined, or it is not. Nothing is mapped there, no block lies there, and no thread is at work on it. The tick of its last
+ * free becomes that of all its slots.
  */
 void region_join(struct region *r, uint32_t unit, bool join)
 {
