@@ -199,7 +199,7 @@ static cenote_options choose_options(struct world *w)
         options.provider = CENOTE_GUARD;
     options.decay_ms = b >> 6 == 3;
     if (!options.page_mib && b >> 6 == 1)
-        options.page_mib = 16; /* three sizes */
+        options.page_mib = 16; /* units of eight small pages */
     options.graphs = b >> 6 == 2 ? CENOTE_GRAPHS_PLAIN : CENOTE_GRAPHS_AUTO;
     options.clock = clock_ns;
     options.announced = 1; /* streams come and go without a word */
