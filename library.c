@@ -301,12 +301,12 @@ int cenote_pool_default(int device, cenote_pool **pool)
 
 static int may_be_destroyed(cenote_pool *pool)
 {
-    if (pool->config.is_default)
-        return error_set(CENOTE_INVALID, 0, "the default pool of device %d is never destroyed; cenote_pool_trim gives its memory back",
-                         pool->config.device->ordinal);
+    bool was_reset = atomic_load(&pool->config.device->was_reset); /* then blocks and pins end with the pool: end_blocks.c */
+    if (pool->config.is_default && !was_reset)
+        return error_set(CENOTE_INVALID, 0, "the default pool of device %d can be destroyed only after a reset of the device; cenote_pool_trim gives "
+                         "its memory back", pool->config.device->ordinal);
     if (device_bars_end(pool->config.device))
         return error_set(CENOTE_BUSY, 0, "a capture is open on device %d: nothing may be given back meanwhile", pool->config.device->ordinal);
-    bool was_reset = atomic_load(&pool->config.device->was_reset); /* then blocks and pins end with the pool: end_blocks.c */
     if (pool->groups.pins && !was_reset)
         return error_set(CENOTE_BUSY, 0, "memory of the pool is still pinned: cenote_unpin comes first");
     if (pool->life.users)
@@ -485,6 +485,8 @@ int cenote_pool_destroy(cenote_pool *pool)
     forget_regions(pool);
     forget_groups(pool);
     lock_take(&pools_lock);
+    if (pool->config.is_default)
+        defaults[pool->config.device->ordinal] = NULL;
     close_tables(pool);
     for (int ordinal = 0; ordinal < DEVICES_MAX; ordinal++)
         if (pool->config.others[ordinal])

@@ -155,7 +155,10 @@ CENOTE_API const char *cenote_options_help(void);
 
 /* --------------------------------------------------------------------------------------------------------------------- pools */
 
-/* The device's default pool, made at the first call with the options of CENOTE_CONF. It is never destroyed. */
+/*
+ * The device's default pool, made at the first call with the options of CENOTE_CONF. It can be destroyed only where the program has reset the device,
+ * as all pools there have to be before new ones work; then the next call makes another.
+ */
 CENOTE_API int cenote_pool_default(int device, cenote_pool **pool);
 
 /*
@@ -177,9 +180,9 @@ CENOTE_API int cenote_pool_create_in(cenote_context context, const cenote_option
 /*
  * Gives everything back. CENOTE_BUSY, and nothing happens, while blocks are live, groups exist, memory is pinned, a capture is open, or
  * another thread still allocates, frees, uses a block, retires a stream or destroys the pool; and if streams that may have been destroyed used memory
- * of it, see cenote_stream_retire. Where the program has reset the device, blocks and pins that are left end with the pool. Captures count that are
- * open on any pool of the device; where the caller keeps the context (cenote_pool_create_in), those on pools in that context, because it may have to
- * end. Other calls that come too late are CENOTE_INVALID.
+ * of it, see cenote_stream_retire. Where the program has reset the device, blocks and pins that are left end with the pool; if it is CENOTE_BUSY
+ * because of other devices, they have ended all the same. Captures count that are open on any pool of the device; where the caller keeps the context
+ * (cenote_pool_create_in), those on pools in that context, because it may have to end. Other calls that come too late are CENOTE_INVALID.
  */
 CENOTE_API int cenote_pool_destroy(cenote_pool *pool);
 

@@ -8,8 +8,8 @@
  * A context of the program's own is known from cuCtxCreate on. Other contexts beside the primary ones, as those of green contexts, are not served:
  * what they allocate is the driver's.
  *
- * The pool is in a context that we keep for it, with the options of CENOTE_CONF: a default pool could not go when the program resets the device, and
- * would retain the context once more.
+ * The pool is in a context that we keep for it, with the options of CENOTE_CONF: a default pool could not go with the last release of the context,
+ * and would retain it once more.
  *
  * LOCKING: `opening` guards the steps between closed and open, and `pasts`. `context` is written last, and tells that all else is there. A thread
  * that uses a device while another resets it does what CUDA forbids. But a thread that goes through all places meets contexts that it has nothing to

@@ -277,20 +277,56 @@ ENDS_WITH(two_pools_of_a_reset_device, 0)
     begin_anew();
 }
 
-/* A default pool is never destroyed: that device is over for cenote's callers in this process. */
+/* It goes as all pools of that device have to, with a block that is left, and the next call makes another. */
 ENDS_WITH(the_default_pool_of_a_reset_device, 0)
 {
     struct sim_shape shape = scene_card(CARD);
-    void *block, *more;
+    void *block, *left, *more;
     scene_open_card(&scene, &shape);
     DONE(cenote_pool_default(0, &scene.pool));
     DONE(cenote_alloc(scene.pool, MIB, NULL, &block));
+    DONE(cenote_alloc(scene.pool, MIB, NULL, &left));
+    EXPECT_EQ(cenote_pool_destroy(scene.pool), CENOTE_INVALID);
     reset();
     EXPECT_EQ(cenote_alloc(scene.pool, 80 * MIB, NULL, &more), CENOTE_DEVICE_LOST);
     DONE(cenote_free(block));
-    EXPECT_EQ(cenote_pool_destroy(scene.pool), CENOTE_INVALID);
+    cenote_pool *before = scene.pool;
     DONE(cenote_pool_default(0, &scene.pool));
+    EXPECT_EQ(scene.pool, before);
     EXPECT_EQ(cenote_alloc(scene.pool, MIB, NULL, &block), CENOTE_DEVICE_LOST);
+    begin_anew(); /* which destroys it */
+    DONE(cenote_pool_default(0, &scene.pool));
+    DONE(cenote_alloc(scene.pool, MIB, NULL, &block));
+    DONE(cenote_free(block));
+    EXPECT_EQ(cenote_pool_destroy(scene.pool), CENOTE_INVALID);
+    scene_is_open = false;
+}
+
+/* Kernels of a granted device cannot be waited for during a capture there. What a reset has ended is over for the pool as well, before it can end. */
+ENDS_WITH(blocks_end_before_a_pool_that_another_device_keeps, 0)
+{
+    CUcontext context;
+    CUstream stream;
+    cenote_pool *other;
+    cenote_options options = scene_options();
+    open_provider(CENOTE_VMM);
+    DONE(cuDevicePrimaryCtxRetain(&context, 1));
+    DONE(cuCtxPushCurrent(context));
+    DONE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    DONE(cuCtxPopCurrent(NULL));
+    DONE(cenote_pool_create(1, &options, &other));
+    DONE(cenote_pool_grant(scene.pool, 1));
+    held_give(&live[0]);
+    DONE(cenote_pool_capture_begin(other, stream));
+    reset();
+    DONE(cuCtxSetCurrent(context));
+    EXPECT_EQ(cenote_pool_destroy(scene.pool), CENOTE_BUSY);
+    EXPECT_EQ(scene_stats(scene.pool).blocks.current, 0);
+    EXPECT_EQ(cenote_free(live[1].at), CENOTE_DOUBLE_FREE);
+    DONE(cenote_pool_capture_end(other, stream));
+    DONE(cenote_pool_destroy(scene.pool));
+    DONE(cenote_pool_destroy(other));
+    EXPECT_TEXT_EQ(sim_last_violation(), "");
     scene_is_open = false;
 }
 
