@@ -141,7 +141,7 @@ struct thread *thread_begins(struct host *h)
         t = NULL;
     }
     thread_here.thread = t;
-    thread_here.of = h->number;
+    thread_here.of = t ? h->number : 0; /* what the key names is of a host that was closed: thread_ends must not take it for one of this */
     return t;
 }
 

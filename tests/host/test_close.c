@@ -173,6 +173,30 @@ CASE(threads_end_while_it_is_opened_again)
     pinned_close(&scene);
 }
 
+/* It has used what was closed, and there is no memory to keep anything of what is open now. */
+static void *outlive_and_end(void *arg)
+{
+    void *block;
+    DONE(cenote_host_free(pinned_take(2 * KIB)));
+    DONE(cenote_host_close());
+    DONE(cenote_host_stream_set_immortal(0, NULL)); /* opens all that a thread shares with others */
+    memory_fail(1, true);
+    EXPECT_EQ(cenote_host_alloc(0, 2 * KIB, &block), CENOTE_OUT_OF_HOST_MEMORY);
+    memory_fail(0, false);
+    return arg;
+}
+
+CASE(a_thread_ends_that_was_refused)
+{
+    struct scene scene;
+    pthread_t thread;
+    open_card(&scene);
+    REQUIRE_EQ(pthread_create(&thread, NULL, outlive_and_end, NULL), 0);
+    pthread_join(thread, NULL);
+    DONE(cenote_host_check());
+    pinned_close(&scene);
+}
+
 static void *close_it(void *barrier)
 {
     pthread_barrier_wait(barrier);
