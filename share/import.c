@@ -455,6 +455,8 @@ int cenote_import_range(const void *address, void **start, size_t *size)
 {
     if (!start || !size)
         return error_set(CENOTE_INVALID, 0, "cenote_import_range needs places for the answers");
+    if (pool_refuses())
+        return pool_process_usable();
     lock_take(&lock);
     uint32_t number = find_import((uint64_t)(uintptr_t)address);
     if (number) {

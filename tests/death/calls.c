@@ -31,6 +31,7 @@ static void call_pools(struct scenery *s, cenote_group *group)
     size_t count;
     uint64_t bytes;
     ASK(cenote_pool_create(0, NULL, &other));
+    ASK(cenote_pool_create_in(s->scene.context, NULL, &other));
     ASK(cenote_pool_default(0, &other));
     ASK(cenote_pool_destroy(pool));
     ASK(cenote_pool_set_limit(pool, 0));
@@ -51,6 +52,8 @@ static void call_pools(struct scenery *s, cenote_group *group)
     ASK(cenote_pool_check(pool));
     ASK(cenote_pool_trim(pool, 0, 0));
     ASK(cenote_pool_step(pool));
+    ASK(cenote_pool_sync_begin(pool, &bytes));
+    ASK(cenote_pool_sync_end(pool, 0));
     ASK(cenote_on_moment(NULL, NULL));
     ASK(cenote_group_reserved(group, &bytes));
 }
@@ -62,6 +65,7 @@ static void call_blocks(struct scenery *s, cenote_group *group)
     cenote_group *next;
     cenote_block found;
     cenote_share share = {{0}};
+    size_t bytes;
     char *at = s->live[0].at;
     void *block;
     ASK(cenote_alloc(pool, 512, stream, &block));
@@ -78,6 +82,8 @@ static void call_blocks(struct scenery *s, cenote_group *group)
     ASK(cenote_unpin(at, 512));
     ASK(cenote_export(at, &share));
     ASK(cenote_import(&share, sizeof share, 0, &block));
+    ASK(cenote_pool_import(pool, &share, sizeof share, &block));
+    ASK(cenote_import_range(at, &block, &bytes));
     ASK(cenote_import_close(at));
     ASK(cenote_stream_retire(pool, stream));
     ASK(cenote_stream_set_immortal(pool, stream));
