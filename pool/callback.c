@@ -104,7 +104,7 @@ int pool_driver_error(cenote_pool *pool, CUresult result, const char *call)
     lock_give(&pool->lock);
     return error_set(CENOTE_DEVICE_LOST, result, "the context of device %d is lost (%s, seen by %s): %s", pool->config.device->ordinal,
                      driver_result_name(result), call, driver_result_is_sticky(result) ? "restart the process" :
-                     "the program has reset the device; destroy all pools of the device, and make new ones");
+                     "the program has reset the device, or ended the context; destroy all pools of the device, and make new ones");
 }
 
 /* By a question that harms no capture. LOCKING: none held, not inside. */
