@@ -349,7 +349,7 @@ public:
         check(cenote_import_range(address_, &start, &bytes));
         return bytes;
     }
-    /* cenote::busy: a capture is open, and it is still owned, as it is in a watch function. After every other exception it is closed for the program. */
+    /* cenote::busy: a capture is open, and it is still owned; so it is in a watch function. After other exceptions it is closed for the program. */
     void close()
     {
         int code = cenote_import_close(address_);
