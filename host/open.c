@@ -347,6 +347,9 @@ int cenote_host_stream_set_immortal(int device, cenote_stream stream)
         return CENOTE_OK;
     CUcontext context;
     CUdevice whose;
+    if (device_was_reset(d)) /* the next context is another device of ours, which would not hear of it */
+        return error_set(CENOTE_DEVICE_LOST, 0, "the program has reset device %d, and what was pinned there is not pinned any more: free the blocks "
+                         "that are there, call cenote_host_trim, and then name the stream", device);
     CUresult result = device_of_stream(d, stream, &context, &whose);
     if (result == CUDA_ERROR_INVALID_HANDLE || result == CUDA_ERROR_INVALID_VALUE || (!result && whose != d->handle))
         return error_set(CENOTE_INVALID, (int)result, "%p is no stream of device %d", (void *)stream, device);

@@ -81,7 +81,10 @@ CENOTE_API int cenote_host_free(void *block);
  */
 CENOTE_API int cenote_host_use(void *block, int device, cenote_stream stream);
 
-/* The stream of that device lives as long as pinned memory is open: graphs with pinned blocks may be replayed on it. For announced:0. */
+/*
+ * The stream of that device lives as long as pinned memory is open: graphs with pinned blocks may be replayed on it. For announced:0. After a reset
+ * of the device it is CENOTE_DEVICE_LOST until what was registered there is freed and trimmed.
+ */
 CENOTE_API int cenote_host_stream_set_immortal(int device, cenote_stream stream);
 
 typedef struct cenote_host_block {

@@ -168,6 +168,44 @@ CASE(a_device_serves_after_each_reset)
     }
 }
 
+/* A stream of the next context is not named too early: what its replays read would be handed out under them. */
+CASE(immortal_stream_of_the_next_context)
+{
+    struct scene scene;
+    CUcontext context;
+    CUstream immortal, captured;
+    CUgraph graph;
+    cenote_host_options options = pinned_options();
+    options.announced = 0;
+    pinned_open_devices(&scene, &options, 1);
+    char *before = pinned_take(100 * KIB);
+    DONE(cuDevicePrimaryCtxReset(0));
+    DONE(cuDevicePrimaryCtxRetain(&context, 0));
+    DONE(cuCtxSetCurrent(context));
+    DONE(cuStreamCreate(&immortal, CU_STREAM_NON_BLOCKING));
+    DONE(cuStreamCreate(&captured, CU_STREAM_NON_BLOCKING));
+    EXPECT_EQ(cenote_host_stream_set_immortal(0, immortal), CENOTE_DEVICE_LOST);
+    EXPECT(strstr(cenote_host_message(), "cenote_host_trim"));
+    DONE(cenote_host_free(before));
+    DONE(cenote_host_trim(0, 0));
+    DONE(cenote_host_stream_set_immortal(0, immortal));
+    char *replayed = pinned_take(100 * KIB);
+    DONE(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+    DONE(cenote_host_use(replayed, 0, captured));
+    DONE(cuStreamEndCapture(captured, &graph));
+    DONE(cuGraphDestroy(graph));
+    DONE(sim_launch_wait(immortal, MSEC)); /* as a replay there */
+    DONE(cenote_host_free(replayed));
+    DONE(cenote_host_trim(UINT64_MAX, 0));
+    EXPECT_EQ(pinned_stats().pending_blocks, 1);
+    DONE(cuStreamSynchronize(immortal));
+    DONE(cenote_host_trim(UINT64_MAX, 0));
+    EXPECT_EQ(pinned_stats().pending_blocks, 0);
+    DONE(cenote_host_close());
+    EXPECT_TEXT_EQ(sim_last_violation(), "");
+    after_a_reset();
+}
+
 /* The driver keeps what the lost one registered, and that keeps nothing else. */
 CASE(one_of_two_devices_is_lost)
 {
