@@ -49,12 +49,19 @@ static struct immortal *immortal_at(cenote_pool *pool, CUstream stream, uint32_t
     return &pool->streams.immortals[(hash + probe) % IMMORTALS_MAX];
 }
 
+/* The context of its device has ended, as the last call knows that asked, and the stream with it: the handle may be that of another one. */
+static bool is_over(const struct immortal *i)
+{
+    const struct device *other = atomic_load_explicit(&i->other, memory_order_relaxed);
+    return other && atomic_load(&other->was_reset);
+}
+
 static const struct immortal *find_immortal(cenote_pool *pool, CUstream stream, uint64_t *key)
 {
     for (uint32_t probe = 0; probe < PROBES; probe++) {
         struct immortal *i = immortal_at(pool, stream, probe);
         CUstream handle = atomic_load_explicit(&i->handle, memory_order_acquire);
-        if (handle == stream) {
+        if (handle == stream && !is_over(i)) {
             *key = atomic_load_explicit(&i->key, memory_order_relaxed);
             return i;
         }
@@ -133,6 +140,13 @@ static uint64_t key_of_captured(cenote_pool *pool, CUstream stream)
     return key;
 }
 
+/* The same, asked now: a pool outlives the contexts of other devices. LOCKING: none. */
+static bool is_there(const struct immortal *i)
+{
+    struct device *other = atomic_load_explicit(&i->other, memory_order_relaxed);
+    return !other || !device_was_reset(other);
+}
+
 /* LOCKING: none, and not inside: this may ask the driver, and make the device's context. */
 int stream_key(cenote_pool *pool, CUstream stream, uint64_t *key)
 {
@@ -141,7 +155,8 @@ int stream_key(cenote_pool *pool, CUstream stream, uint64_t *key)
     bool captured;
     if (is_default_handle(stream))
         return default_key(pool, pool->config.device, stream, key);
-    if (find_immortal(pool, stream, key))
+    const struct immortal *immortal = find_immortal(pool, stream, key);
+    if (immortal && is_there(immortal))
         return CENOTE_OK;
     if (!t->cuStreamGetId) {
         *key = KEY_HANDLE | (uint64_t)(uintptr_t)stream;
@@ -330,7 +345,7 @@ int cenote_stream_set_immortal(cenote_pool *pool, cenote_stream stream)
         return error;
     for (uint32_t probe = 0; probe < PROBES; probe++) {
         struct immortal *i = immortal_at(pool, stream, probe);
-        if (atomic_load(&i->handle) == stream)
+        if (atomic_load(&i->handle) == stream && !is_over(i))
             break;
         if (!atomic_load(&i->handle)) {
             atomic_store_explicit(&i->key, key, memory_order_relaxed);

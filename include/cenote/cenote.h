@@ -323,7 +323,10 @@ CENOTE_API int cenote_stream_retire(cenote_pool *pool, cenote_stream stream);
 CENOTE_API int cenote_pool_sync_begin(cenote_pool *pool, uint64_t *sync);
 CENOTE_API int cenote_pool_sync_end(cenote_pool *pool, uint64_t sync);
 
-/* The stream lives as long as the program: cenote may remember its handle and need not ask the driver for its id at each call. */
+/*
+ * The stream lives as long as the program, or as the context that it is in: cenote may remember its handle and need not ask the driver for its id at
+ * each call. If it is of another device, and that is reset, the stream with its handle has to be declared again.
+ */
 CENOTE_API int cenote_stream_set_immortal(cenote_pool *pool, cenote_stream stream);
 
 /* --------------------------------------------------------------------------------------------------------- giving memory back */

@@ -355,6 +355,62 @@ ENDS_WITH(another_device_is_reset, 0)
     scene_close(&scene);
 }
 
+/* A stream of the other device, under the handle that the one of its context before had. */
+static CUstream stream_of_other(CUcontext *context)
+{
+    CUstream stream;
+    DONE(cuDevicePrimaryCtxRetain(context, 1));
+    DONE(cuCtxPushCurrent(*context));
+    DONE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    DONE(cuCtxPopCurrent(NULL));
+    return stream;
+}
+
+/* A stream that was declared immortal has ended with its context, and the driver gives its handle to one of the next. With announced:0, too. */
+ENDS_WITH(an_immortal_stream_of_another_device_that_is_reset, 0)
+{
+    for (int i = 0; i < 4; i++) {
+        CUcontext context;
+        struct sim_shape shape = scene_card(CARD);
+        cenote_options options = scene_options();
+        bool again = i & 1; /* it is declared once more */
+        options.announced = i / 2;
+        shape.devices = 2;
+        scene_open_with(&scene, &shape, &options);
+        DONE(cenote_stream_set_immortal(scene.pool, scene.stream[A]));
+        CUstream stream = stream_of_other(&context);
+        DONE(cenote_stream_set_immortal(scene.pool, stream));
+        DONE(cuCtxPushCurrent(context));
+        DONE(cuStreamDestroy(stream)); /* the simulated driver gives its handle to the next stream, as drivers do */
+        DONE(cuCtxPopCurrent(NULL));
+        DONE(cuDevicePrimaryCtxReset(1));
+        DONE(cuDevicePrimaryCtxRelease(1));
+        EXPECT_EQ(stream_of_other(&context), stream);
+        if (again)
+            DONE(cenote_stream_set_immortal(scene.pool, stream));
+        DONE(cenote_pool_grant(scene.pool, 1));
+        struct held block = take_one(&scene, 20 * MIB), next;
+        DONE(cuStreamSynchronize(scene.stream[A]));
+        DONE(cuCtxPushCurrent(context));
+        held_linger(&block, stream);
+        DONE(cuCtxPopCurrent(NULL));
+        DONE(cenote_use(block.at, stream));
+        DONE(cenote_free(block.at));
+        next = take_one(&scene, 20 * MIB);
+        held_give(&next);
+        if (!again)
+            DONE(cenote_stream_retire(scene.pool, stream));
+        DONE(cuCtxPushCurrent(context));
+        DONE(cuStreamSynchronize(stream));
+        DONE(cuStreamDestroy(stream));
+        DONE(cuCtxPopCurrent(NULL));
+        DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+        EXPECT_EQ(scene_stats(scene.pool).pending_blocks, 0);
+        DONE(cuDevicePrimaryCtxRelease(1));
+        scene_close(&scene);
+    }
+}
+
 /* Pools are of the primary context, whichever was current. Streams of another are refused, also when it has ended. */
 ENDS_WITH(a_context_of_the_program_ends, 0)
 {
