@@ -48,7 +48,7 @@ class MemoryResource(cuda.core.MemoryResource):  # type: ignore[misc, unused-ign
         if stream is None:
             blocks.give(int(ptr))
         else:
-            blocks.give_on(int(ptr), _handle(stream))
+            blocks.give_on(int(ptr), _handle(stream), self._device_id)
 
     @property
     def is_device_accessible(self) -> bool:

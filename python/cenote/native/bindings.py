@@ -161,6 +161,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "cenote_free": (ctypes.c_int, [_block]),
     "cenote_free_on": (ctypes.c_int, [_block, _stream]),
     "cenote_use": (ctypes.c_int, [_block, _stream]),
+    "cenote_use_on_device": (ctypes.c_int, [_block, ctypes.c_int, _stream]),
     "cenote_pool_sync_begin": (ctypes.c_int, [_pool, ctypes.POINTER(ctypes.c_uint64)]),
     "cenote_pool_sync_end": (ctypes.c_int, [_pool, ctypes.c_uint64]),
     "cenote_export": (ctypes.c_int, [_block, _out]),

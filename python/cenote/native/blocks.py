@@ -2,15 +2,15 @@
 
 They share one pool for each device, beside the default one, which PyTorch uses. cenote does not see what such a library does with its streams, so the
 pool has two options that CENOTE_CONF does not change: announced:0, as captures of streams come without notice, and order:0, as a block may be
-used on a stream that is not ordered behind the one it was taken for. A pool is never destroyed. A stream is a handle (CUstream); 0 is the legacy
-default stream, 2 the calling thread's.
+used on a stream that is not ordered behind the one it was taken for. A pool is never destroyed. A stream is a handle (CUstream); 0 and 1 are the
+legacy default stream, 2 the calling thread's: of the device that is current.
 
 The only state is the pools. LOCKING: _opening, around the opening of a pool.
 """
 import ctypes
 import threading
 from functools import cache
-from typing import Union
+from typing import Optional, Union
 
 from cenote.native import bindings
 from cenote.native.bindings import Level, LevelStruct
@@ -18,6 +18,9 @@ from cenote.native.bindings import Level, LevelStruct
 OPTIONS = b"announced:0,order:0"
 ROOM = 1024  # for cenote_options, which the library knows: members beyond its own are zero
 SHARE_BYTES = 64  # sizeof(cenote_share), which never changes
+
+DEFAULT_STREAMS = (0, 1, 2)  # these handles do not say of which device the stream is
+CAPTURE_IMPLICIT = 906  # CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: of the legacy default stream, while a stream is captured that is ordered with it
 
 _function = cache(bindings.function)
 _opening = threading.Lock()
@@ -56,7 +59,7 @@ def take(device: int, size: int, stream: int) -> int:
     error = _function("cenote_alloc")(*arguments)
     if error:
         first = bindings.error(error)
-        if not is_shortage(first) or not settle(device):
+        if not is_shortage(first) or not settle(device, stream):
             raise first
         bindings.check(_function("cenote_alloc")(*arguments))
     return block.value or 0
@@ -71,15 +74,29 @@ def give(block: int) -> None:
     bindings.check(_function("cenote_free")(block))
 
 
-def give_on(block: int, stream: int) -> None:
-    """Frees a block that `stream` used last. If no stream has that handle any more, in the order of the block's own."""
-    if block and _function("cenote_free_on")(block, stream):
+def give_on(block: int, stream: int, device: int) -> None:
+    """Frees a block of `device` that `stream` used last. If no stream has that handle any more, in the order of the block's own."""
+    there = _device_of_default(stream)
+    if block and there not in (None, device):
+        _function("cenote_use_on_device")(block, there, stream)
+        give(block)
+    elif block and _function("cenote_free_on")(block, stream):
         give(block)
 
 
 def use(block: int, stream: int) -> None:
     """The block, in which the address may lie, is also used on `stream`: when it is freed it waits for that."""
-    bindings.check(_function("cenote_use")(block, stream))
+    there = _device_of_default(stream)
+    if there is None:
+        bindings.check(_function("cenote_use")(block, stream))
+    else:
+        bindings.check(_function("cenote_use_on_device")(block, there, stream))
+
+
+def _device_of_default(stream: int) -> Optional[int]:
+    """The current device, if the handle is that of a default stream. None: it is not, or none is current."""
+    number = ctypes.c_int()
+    return None if stream not in DEFAULT_STREAMS or _driver().cuCtxGetDevice(ctypes.byref(number)) else number.value
 
 
 def share(address: int) -> bytes:
@@ -122,17 +139,19 @@ def free_bytes(device: int) -> int:
     return max(found.current - held_bytes(device), 0)
 
 
-def settle(device: int) -> bool:
+def settle(device: int, stream: int = 0) -> bool:
     """Waits until the device is done with all its work, and tells the pool so: what streams freed that were destroyed since is free then, and cenote
-    cannot find that out by itself. False, and nothing happened, if the device could not be waited for, as while a stream is captured."""
-    number, context, sync = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
-    driver = ctypes.CDLL("libcuda.so.1")
+    cannot find that out by itself. False, and nothing happened, if `stream` is captured, or one that is ordered with the legacy default stream. Of
+    other captures the driver does not tell: the wait ends them, and the answer is False, too."""
+    number, context, sync, driver = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64(), _driver()
     if driver.cuDeviceGet(ctypes.byref(number), device) or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), number):
         return False
     try:
         if driver.cuCtxPushCurrent_v2(context):
             return False
         try:
+            if _is_captured(stream) or _is_captured(0):
+                return False
             begun = not _function("cenote_pool_sync_begin")(pool(device), ctypes.byref(sync))
             return not driver.cuCtxSynchronize() and (not begun or not _function("cenote_pool_sync_end")(pool(device), sync))
         finally:
@@ -141,7 +160,18 @@ def settle(device: int) -> bool:
         driver.cuDevicePrimaryCtxRelease_v2(number)
 
 
+def _is_captured(stream: int) -> bool:
+    """Ends no capture."""
+    status = ctypes.c_int()
+    return _driver().cuStreamIsCapturing(ctypes.c_void_p(stream), ctypes.byref(status)) == CAPTURE_IMPLICIT or status.value != 0
+
+
+@cache
+def _driver() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1")
+
+
 def trim(device: int = 0) -> None:
-    """Waits for the device, and gives all memory of the pool that no block uses back to the driver. Not while a stream is captured."""
+    """Waits for the device (see settle), and gives all memory of the pool that no block uses back to the driver."""
     settle(device)
     bindings.call("cenote_pool_trim", pool(device), 0, 0)

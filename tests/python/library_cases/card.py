@@ -2,6 +2,7 @@
 
 The device's clock stands still (manual_clock), so work on a stream is not done before something waits for it.
 """
+import contextlib
 import ctypes
 
 MIB = 1 << 20
@@ -18,6 +19,29 @@ def use_device(number=0):
     check(driver.cuInit(0))
     check(driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), number))
     check(driver.cuCtxSetCurrent(context))
+
+
+@contextlib.contextmanager
+def other_device(number=1):
+    before = ctypes.c_void_p()
+    check(driver.cuCtxGetCurrent(ctypes.byref(before)))
+    use_device(number)
+    try:
+        yield
+    finally:
+        check(driver.cuCtxSetCurrent(before))
+
+
+@contextlib.contextmanager
+def captured(on):
+    """A capture of a stream, which is whole at its end."""
+    graph = ctypes.c_void_p()
+    check(driver.cuStreamBeginCapture_v2(ctypes.c_void_p(on), 0))
+    try:
+        yield
+    finally:
+        check(driver.cuStreamEndCapture(ctypes.c_void_p(on), ctypes.byref(graph)))
+        check(driver.cuGraphDestroy(graph))
 
 
 def stream(flags=1):

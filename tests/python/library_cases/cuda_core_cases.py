@@ -73,6 +73,27 @@ def case_a_buffer_waits_for_the_stream_that_closes_it():
         assert card.content(at(second), SIZE) == {2}
 
 
+def case_a_buffer_waits_for_the_default_stream_of_the_device_that_is_current_at_its_end():
+    cenote.cuda_core.MemoryResource(1).stats()  # a pool lets the devices of others in
+    stream = device.default_stream
+    first = device.allocate(SIZE, stream=stream)
+    with card.other_device():
+        fill_late(first, 1, stream)
+        first.close(stream)
+    second = device.allocate(SIZE, stream=stream)
+    fill(second, 2, stream)
+    with card.other_device():
+        assert not card.is_done(int(stream.handle))
+        card.wait()
+    assert card.content(at(second), SIZE) == {2}
+    second.close()
+
+
+def case_a_shortage_ends_no_capture_of_the_stream():
+    with card.captured(int(here.handle)):
+        card.raised(CUDAError, lambda: device.allocate(1 << 40, stream=here))
+
+
 def case_default_streams_are_streams():
     first = device.allocate(SIZE, stream=device.default_stream)
     fill(first, 3, device.default_stream)

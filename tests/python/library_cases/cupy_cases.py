@@ -1,5 +1,7 @@
 """cenote.cupy under stand-ins of what it calls: CuPy's wheel brings a static CUDA runtime, which refuses the simulated GPU. The rest is CuPy's own,
 as its errors are. See run.py."""
+import gc
+import pickle
 import types
 
 import card
@@ -135,6 +137,59 @@ def case_memory_that_streams_left_is_found_when_memory_is_short():
 def case_no_memory_left_is_the_library_s_error_with_our_message():
     error = card.raised(cupy.cuda.memory.OutOfMemoryError, lambda: take(1 << 40))
     assert isinstance(error, MemoryError) and "Tried to allocate 1024.00 GiB" in str(error) and "Advice:" in str(error)
+
+
+def case_arrays_in_cycles_are_found_when_memory_is_short():
+    """As by CuPy's own pool: Python's collector has not come by yet."""
+    gc.disable()
+    try:
+        for _ in range(4):
+            ring = [take(200 * MIB)]
+            ring.append(ring)
+    finally:
+        gc.enable()
+        del ring
+        gc.collect()
+
+
+def case_a_pool_of_cupy_s_gives_back_what_it_keeps_when_memory_is_short():
+    """A pool takes this error alone for a shortage of the function below it."""
+    error = card.raised(cupy.cuda.runtime.CUDARuntimeError, lambda: take(1 << 40))
+    assert "cudaErrorMemoryAllocation" in str(cupy.cuda.runtime.CUDARuntimeError(error.status))
+    assert type(pickle.loads(pickle.dumps(error))) is cupy.cuda.memory.OutOfMemoryError
+
+
+def case_a_shortage_ends_no_capture_of_the_current_stream():
+    for flags in (0, 1):  # ordered with the default stream, and not
+        stream, kept = card.stream(flags), take(MIB)
+        with card.captured(stream):
+            card.fill(at(kept), 1, MIB, stream)
+            card.raised(MemoryError, lambda: take(1 << 40, stream))
+            if not flags:
+                card.raised(MemoryError, lambda: take(1 << 40, 0))  # by any thread
+        del kept
+
+
+def case_an_array_waits_for_the_default_stream_of_the_device_that_is_current_at_its_end():
+    cenote.cupy.stats(1)  # a pool lets the devices of others in
+    for stream in (0, 1, 2):
+        for named in (False, True):
+            array = take(SIZE, stream)
+            with card.other_device():
+                card.fill_late(at(array), 1, SIZE, stream)
+                if named:
+                    cenote.cupy.use(array)
+                else:
+                    del array
+            if named:
+                del array
+            array = take(SIZE, stream)
+            card.fill(at(array), 2, SIZE, stream)
+            with card.other_device():
+                assert not card.is_done(stream)
+                card.wait()
+            assert card.content(at(array), SIZE) == {2}
+            del array
 
 
 def case_an_array_of_no_bytes():
