@@ -94,9 +94,11 @@ def use(block: int, stream: int) -> None:
 
 
 def _device_of_default(stream: int) -> Optional[int]:
-    """The current device, if the handle is that of a default stream. None: it is not, or none is current."""
+    """The current device, if the handle is that of a default stream. None: it is not, or none is current, or no pool has let another device in."""
+    if len(_pools) < 2 or stream not in DEFAULT_STREAMS:
+        return None
     number = ctypes.c_int()
-    return None if stream not in DEFAULT_STREAMS or _driver().cuCtxGetDevice(ctypes.byref(number)) else number.value
+    return None if _driver().cuCtxGetDevice(ctypes.byref(number)) else number.value
 
 
 def share(address: int) -> bytes:
