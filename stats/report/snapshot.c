@@ -66,6 +66,7 @@ static void copy_short(struct snapshot *s, struct look *look, const struct repor
 {
     const cenote_pool *pool = look->pool;
     s->stats = report_stats(pool, sums);
+    s->now_ns -= pool->config.opened_ns;
     s->device = pool->config.device->ordinal;
     s->provider = (int)pool->config.provider;
     s->is_default = pool->config.is_default;
@@ -277,7 +278,7 @@ static int take(struct snapshot *s, cenote_pool *pool)
     while (!s->memory || needed > s->room) {
         if (!memory_make_room((void **)&s->memory, &s->room, needed))
             return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for a snapshot of %zu bytes", needed);
-        s->now_ns = pool_now(pool) - pool->config.opened_ns;
+        s->now_ns = pool_now(pool); /* by a function of the program, perhaps: with no lock */
         struct look look;
         int error = look_begin(&look, pool);
         if (error)
