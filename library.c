@@ -494,10 +494,10 @@ int cenote_pool_destroy(cenote_pool *pool)
     leave_device(pool);
     if (!pool->config.options.announced)
         touch_be_careful(false);
-    struct device *device = pool->config.device;
+    struct card *card = pool->config.device->card; /* a device that is closed may be opened as another one */
     pool->list.reusable = true;
     lock_give(&pools_lock);
-    device_let_leave(device); /* calls that came too late were in its context, which its caller may end now */
+    device_let_leave(card); /* calls that came too late were in its context, which its caller may end now */
     return CENOTE_OK;
 }
 

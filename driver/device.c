@@ -536,11 +536,11 @@ void device_let_calls_end(struct device *d)
     let_calls_end(d, 0);
 }
 
-void device_let_leave(struct device *d)
+void device_let_leave(struct card *card)
 {
     CHECK(!scope.inside);
-    pthread_rwlock_wrlock(&d->card->gate);
-    pthread_rwlock_unlock(&d->card->gate);
+    pthread_rwlock_wrlock(&card->gate);
+    pthread_rwlock_unlock(&card->gate);
 }
 
 void device_end_capture(struct device *d)

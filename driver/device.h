@@ -170,7 +170,7 @@ CUresult device_wait(struct device *device, bool *whole);
 CUresult device_wait_for_context(struct device *device); /* cuCtxSynchronize, for a thread that has opened the gate: the same for what it answers */
 
 /* Threads that are inside now have left when this returns, or wait for the device with the gate open. LOCKING: none held, not inside. */
-void device_let_leave(struct device *device);
+void device_let_leave(struct card *card);
 
 /* A capture begins or ends on some pool of the device. LOCKING: none held, not inside. */
 void device_announce_capture(struct device *device);

@@ -28,9 +28,10 @@ void look_begin_held(struct look *look, cenote_pool *pool)
     pool_settle(pool);
 }
 
-void look_end(struct look *look)
+int look_end(struct look *look)
 {
     lock_give(&look->pool->lock);
+    return look->is_over ? error_set(CENOTE_INVALID, 0, "the pool was destroyed while it was looked at") : CENOTE_OK;
 }
 
 bool look_pause(struct look *look)

@@ -129,7 +129,7 @@ struct look {
 #define PORTION 500u                /* chosen: a hold of 50 us, of the 200 that none may be longer than */
 int  look_begin(struct look *look, cenote_pool *pool);
 void look_begin_held(struct look *look, cenote_pool *pool);    /* by a thread that has the turn, or ends the pool */
-void look_end(struct look *look);
+int  look_end(struct look *look);    /* an error: is_over, and what was seen is no answer */
 bool look_pause(struct look *look);
 
 /* So much was done. False: threads that waited for the lock had it, and all may have changed, but for tables and numbers. */

@@ -110,7 +110,7 @@ static int end_lane(cenote_pool *pool, uint32_t number, CUstream stream)
             give_end(pool, lane_of(pool, number), end);
     } while (again);
     if (!pool->config.device->driver->cuStreamGetId) /* a thread that is inside may have looked before, and give the driver the handle */
-        device_let_leave(pool->config.device); /* those that visit another device are inside here, too */
+        device_let_leave(pool->config.device->card); /* those that visit another device are inside here, too */
     return result ? refuse_end(pool, stream, result) : CENOTE_OK;
 }
 

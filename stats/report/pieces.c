@@ -174,7 +174,7 @@ static void draw_spares(struct picture *p)
 void pieces_draw(struct look *look, const cenote_group *group, struct sized_list *list)
 {
     struct picture p = {.pool = look->pool, .group = group, .list = list};
-    for (uint32_t number = 1; number < p.pool->store.pages.regions.used && !look->is_over; number++) {
+    for (uint32_t number = 1; !look->is_over && number < p.pool->store.pages.regions.used; number++) {
         draw_region(&p, look, number);
         look_goes_on(look, 1);
     }
@@ -201,7 +201,8 @@ int(cenote_pool_pieces)(cenote_pool *pool, cenote_group *group, cenote_piece *pi
     bool is_gone = group && !group->number; /* with the last block, which another thread may free */
     if (!is_gone)
         pieces_draw(&look, group, &l);
-    look_end(&look);
+    if ((error = look_end(&look)))
+        return error;
     if (is_gone)
         return group_is_gone(group);
     *count = l.count;
@@ -243,7 +244,7 @@ static void sum_region(struct look *look, uint32_t number, uint32_t group, struc
 
 static void sum_regions(struct look *look, uint32_t group, struct arena_sums *sums, uint64_t *total)
 {
-    for (uint32_t number = 1; number < look->pool->store.pages.regions.used && !look->is_over; number++) {
+    for (uint32_t number = 1; !look->is_over && number < look->pool->store.pages.regions.used; number++) {
         sum_region(look, number, group, sums, total);
         look_goes_on(look, 1);
     }
@@ -317,7 +318,8 @@ int cenote_group_reserved(cenote_group *group, uint64_t *bytes)
         sum = 0;
         sum_regions(&look, number, NULL, &sum);
     }
-    look_end(&look);
+    if ((error = look_end(&look)))
+        return error;
     if (!number)
         return group_is_gone(group);
     *bytes = sum;

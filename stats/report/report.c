@@ -45,7 +45,7 @@ struct report_sums report_sum(struct look *look)
 {
     struct report_sums sums = {0};
     pages_sum_spares(&look->pool->store.pages, &sums.pages);
-    for (uint32_t number = 1; number < look->pool->store.pages.regions.used && !look->is_over; number++) {
+    for (uint32_t number = 1; !look->is_over && number < look->pool->store.pages.regions.used; number++) {
         sum_region(look, number, &sums);
         look_goes_on(look, 1);
     }
@@ -131,8 +131,11 @@ int(cenote_pool_stats)(cenote_pool *pool, cenote_stats *stats, size_t size)
     struct report_sums sums = {0};
     if (size > CENOTE_STATS_COUNTED) /* the sums are what takes long, and none of them comes before */
         sums = report_sum(&look);
-    cenote_stats s = report_stats(pool, &sums);
-    look_end(&look);
+    cenote_stats s = {0};
+    if (!look.is_over)
+        s = report_stats(pool, &sums);
+    if ((error = look_end(&look)))
+        return error;
     sized_out(stats, size, &s, sizeof s);
     return CENOTE_OK;
 }
@@ -155,8 +158,7 @@ int cenote_pool_reset_peaks(cenote_pool *pool)
 #undef CENOTE_COUNT
 #undef CENOTE_GAUGE
     rows_reset(&look, true);
-    look_end(&look);
-    return CENOTE_OK;
+    return look_end(&look);
 }
 
 int cenote_pool_reset_totals(cenote_pool *pool)
@@ -176,6 +178,5 @@ int cenote_pool_reset_totals(cenote_pool *pool)
 #undef CENOTE_COUNT
 #undef CENOTE_GAUGE
     rows_reset(&look, false);
-    look_end(&look);
-    return CENOTE_OK;
+    return look_end(&look);
 }

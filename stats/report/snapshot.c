@@ -66,6 +66,10 @@ static void copy_short(struct snapshot *s, struct look *look, const struct repor
 {
     const cenote_pool *pool = look->pool;
     s->stats = report_stats(pool, sums);
+    s->now_ns -= pool->config.opened_ns;
+    s->device = pool->config.device->ordinal;
+    s->provider = (int)pool->config.provider;
+    s->is_default = pool->config.is_default;
     s->steps = pool->steps.count;
     s->trim_above = pool->limits.trim_above;
     s->lost = pool->life.lost;
@@ -82,6 +86,8 @@ static void copy_short(struct snapshot *s, struct look *look, const struct repor
     struct sized_list l = begin_list(s, PART_STEPS, sizeof(cenote_step_note));
     steps_list(pool, &l);
     listed(s, PART_STEPS, l.size, l.count);
+    begin(s, PART_SITES);
+    listed(s, PART_SITES, sizeof(uint64_t), pool->config.options.sites ? bits_words(MARK_SITES_MAX + 1) : 0);
 }
 
 static void copy_pieces(struct snapshot *s, struct look *look)
@@ -94,9 +100,9 @@ static void copy_pieces(struct snapshot *s, struct look *look)
 /* In memory of the snapshot, which keeps them no longer than this. */
 static struct arena_sums sum_arenas(struct snapshot *s, struct look *look)
 {
-    struct arena_sums sums = {.of_arena = list_of(s), .arenas = look->pool->store.arenas.used};
+    struct arena_sums sums = {.of_arena = list_of(s), .arenas = look->is_over ? 0 : look->pool->store.arenas.used};
     size_t size = sums.arenas * sizeof *sums.of_arena;
-    sums.arenas = room_for(s, size) ? sums.arenas : 0;
+    sums.arenas = room_for(s, sizeof *sums.of_arena) >= sums.arenas ? sums.arenas : 0;
     /* There is memory, for memory_make_room, of another file, has made room: NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker) */
     memset(sums.of_arena, 0, sums.arenas * sizeof *sums.of_arena);
     s->used += size;
@@ -108,7 +114,7 @@ static void copy_groups(struct snapshot *s, struct look *look)
 {
     const cenote_pool *pool = look->pool;
     begin(s, PART_GROUPS);
-    for (uint32_t number = 1; number < pool->groups.table.used && !look->is_over; number++, look_goes_on(look, 1)) {
+    for (uint32_t number = 1; !look->is_over && number < pool->groups.table.used; number++, look_goes_on(look, 1)) {
         const cenote_group *group = group_of(pool, number);
         cenote_group *copy = group->number ? next(s, PART_GROUPS, sizeof *copy) : NULL;
         if (copy)
@@ -120,7 +126,7 @@ static void copy_arenas(struct snapshot *s, struct look *look, const struct aren
 {
     const cenote_pool *pool = look->pool;
     begin(s, PART_ARENAS);
-    for (uint32_t number = 1; number < pool->store.arenas.used && !look->is_over; number++, look_goes_on(look, 1)) {
+    for (uint32_t number = 1; !look->is_over && number < pool->store.arenas.used; number++, look_goes_on(look, 1)) {
         const struct arena *a = arena_of(pool, number);
         struct arena_copy *copy = a->number ? next(s, PART_ARENAS, sizeof *copy) : NULL;
         if (copy)
@@ -151,7 +157,7 @@ static void copy_pages(struct snapshot *s, struct look *look)
 {
     const struct pages *p = &look->pool->store.pages;
     begin(s, PART_PAGES);
-    for (uint32_t number = 1; number < p->table.used && !look->is_over; number++, look_goes_on(look, 1)) {
+    for (uint32_t number = 1; !look->is_over && number < p->table.used; number++, look_goes_on(look, 1)) {
         struct page_copy *copy = page_of(p, number)->bytes ? next(s, PART_PAGES, sizeof *copy) : NULL;
         if (copy)
             *copy = copy_of(p, number);
@@ -194,12 +200,12 @@ static uint32_t copy_slots(struct snapshot *s, struct look *look, uint32_t numbe
 static void copy_regions(struct snapshot *s, struct look *look)
 {
     const struct pages *p = &look->pool->store.pages;
-    const uint32_t numbers = p->regions.used;
+    const uint32_t numbers = look->is_over ? 0 : p->regions.used;
     begin(s, PART_REGIONS);
     struct region_copy *copies = room_for(s, sizeof *copies) >= numbers ? list_of(s) : NULL;
     s->used += numbers * sizeof *copies;
     begin(s, PART_SLOTS);
-    for (uint32_t number = 1; number < numbers && !look->is_over; number++, look_goes_on(look, 1)) {
+    for (uint32_t number = 1; !look->is_over && number < numbers; number++, look_goes_on(look, 1)) {
         const struct region *r = region_of(p, number);
         if (!r)
             continue;
@@ -220,7 +226,7 @@ static void copy_pending(struct snapshot *s, struct look *look)
 {
     cenote_pool *pool = look->pool;
     begin(s, PART_WAITS);
-    for (uint32_t use = 1; use < pool->pending.uses.used && !look->is_over; use++, look_goes_on(look, 1)) {
+    for (uint32_t use = 1; !look->is_over && use < pool->pending.uses.used; use++, look_goes_on(look, 1)) {
         const struct use *u = use_of(pool, use);
         if (!u->waits)
             continue;
@@ -250,9 +256,8 @@ static void copy(struct snapshot *s, struct look *look)
     copy_pages(s, look);
     copy_regions(s, look);
     copy_pending(s, look);
-    copy_short(s, look, &gauges);
-    begin(s, PART_SITES);
-    listed(s, PART_SITES, sizeof(uint64_t), look->pool->config.options.sites ? bits_words(MARK_SITES_MAX + 1) : 0);
+    if (!look->is_over)
+        copy_short(s, look, &gauges);
     s->is_one_moment = !look->is_apart;
 }
 
@@ -273,13 +278,14 @@ static int take(struct snapshot *s, cenote_pool *pool)
     while (!s->memory || needed > s->room) {
         if (!memory_make_room((void **)&s->memory, &s->room, needed))
             return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for a snapshot of %zu bytes", needed);
-        s->now_ns = pool_now(pool) - pool->config.opened_ns;
+        s->now_ns = pool_now(pool); /* by a function of the program, perhaps: with no lock */
         struct look look;
         int error = look_begin(&look, pool);
         if (error)
             return error;
         copy(s, &look);
-        look_end(&look);
+        if ((error = look_end(&look)))
+            return error;
         needed = s->used;
     }
     copy_sites(s);

@@ -67,7 +67,8 @@ struct snapshot {
         size_t at, count;
     } parts[PARTS];
     uint64_t now_ns;                        /* since the pool was opened, by its clock */
-    bool     is_one_moment;
+    bool     is_one_moment, is_default;
+    int      device, provider;
     uint64_t steps;
     double   trim_above;
     CUresult lost;

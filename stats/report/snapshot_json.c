@@ -32,7 +32,7 @@ static void write_text(struct file *f, const char *text)
 
 static const char *yes(bool is) { return is ? "true" : "false"; }
 
-static void write_pool(const struct snapshot *s, const cenote_pool *pool, struct file *f)
+static void write_pool(const struct snapshot *s, struct file *f)
 {
     char counters[16384];
     size_t length = cenote_stats_json(&s->stats, counters, sizeof counters);
@@ -40,7 +40,7 @@ static void write_pool(const struct snapshot *s, const cenote_pool *pool, struct
     file_print(f, "\"pool\":{\"device\":%d,\"provider\":\"%s\",\"default\":%s,\"lost\":%d,"
                "\"capacity\":%" PRIu64 ",\"limit\":%" PRIu64 ",\"page_bytes\":%" PRIu64 ",\"trim_above\":%g,\"pins\":%" PRIu64
                ",\"steps\":%" PRIu64 ",\"records\":%" PRIu64 ",\"records_lost\":%" PRIu64 "},\n\"counters\":",
-               pool->config.device->ordinal, options_provider_name((int)pool->config.provider), yes(pool->config.is_default),
+               s->device, options_provider_name(s->provider), yes(s->is_default),
                (int)s->lost, s->stats.capacity, s->stats.limit, s->stats.page_bytes, s->trim_above, s->pins, s->steps, s->records,
                s->records_lost);
     CHECK(length < sizeof counters);
@@ -245,7 +245,7 @@ static void write_fences(const struct snapshot *s, struct file *f)
 
 void snapshot_write(const struct snapshot *s, const cenote_pool *pool, struct file *file)
 {
-    write_pool(s, pool, file);
+    write_pool(s, file);
     write_rows(s, file);
     write_steps(s, file);
     write_groups(s, file);

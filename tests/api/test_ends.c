@@ -206,4 +206,89 @@ CASE(sums_of_a_pool_that_has_ended)
     scene_close(&scene);
 }
 
+/* ------------------------------------------------------------------------------------------------ a pool that ends while it is looked at */
+
+#define LOOKED_AT 40                /* streams, each with an arena and a region */
+
+static cenote_pool *looked_at;
+static CUstream streams[LOOKED_AT];
+static size_t answer;
+
+static int end_it(void) { return cenote_pool_destroy(looked_at); }
+
+static int count_arenas(void)
+{
+    cenote_stats stats;
+    int error = cenote_pool_stats(looked_at, &stats);
+    answer = (size_t)stats.arenas;
+    return error;
+}
+
+static int list_rows(void)
+{
+    cenote_row rows[2 * LOOKED_AT];
+    return cenote_pool_rows(looked_at, CENOTE_BY_ARENA, rows, 2 * LOOKED_AT, &answer);
+}
+
+static int draw_pieces(void)
+{
+    cenote_piece pieces[4 * LOOKED_AT];
+    return cenote_pool_pieces(looked_at, NULL, pieces, 4 * LOOKED_AT, &answer);
+}
+
+static int write_snapshot(void)
+{
+    answer = 0;
+    return cenote_pool_snapshot(looked_at, "/dev/null");
+}
+
+static void open_looked_at(void)
+{
+    void *block[LOOKED_AT];
+    cenote_options options = scene_options();
+    DONE(cenote_pool_create(0, &options, &looked_at));
+    for (int i = 0; i < LOOKED_AT; i++) {
+        DONE(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
+        DONE(cenote_alloc(looked_at, MIB, streams[i], &block[i]));
+    }
+    for (int i = 0; i < LOOKED_AT; i++)
+        DONE(cenote_free(block[i]));
+}
+
+/* The thread that destroys has the turn and waits for the pool's lock, as the looking one does: it has it before the look or in a pause of it. */
+static void end_beneath(int (*look_at_it)(void))
+{
+    struct caller ends, looks;
+    struct wait wait = {0};
+    struct look look;
+    open_looked_at();
+    DONE(look_at_it());
+    size_t whole = answer;
+    DONE(turn_take(looked_at));
+    start(&ends, end_it);
+    look_begin_held(&look, looked_at);
+    start(&looks, look_at_it);
+    lock_give(&looked_at->turn);
+    while (atomic_load(&looked_at->turn.state) == LOCK_FREE && !atomic_load(&ends.is_back) && wait_on(&wait))
+        ;
+    look_end(&look);
+    pthread_join(looks.thread, NULL);
+    pthread_join(ends.thread, NULL);
+    for (int i = 0; i < LOOKED_AT; i++)
+        DONE(cuStreamDestroy(streams[i]));
+    EXPECT_EQ(ends.error, CENOTE_OK);
+    EXPECT(looks.error == CENOTE_INVALID || (!looks.error && answer == whole));
+}
+
+CASE(a_pool_ends_while_it_is_looked_at)
+{
+    int (*const looks[])(void) = {count_arenas, list_rows, draw_pieces, write_snapshot};
+    lock_set_portions(1);
+    scene_open(&scene, 256 * MIB);
+    for (unsigned i = 0; i < 4 * (sizeof looks / sizeof *looks); i++)
+        end_beneath(looks[i / 4]);
+    scene_close(&scene);
+    lock_set_portions(0);
+}
+
 SCENES_MAIN("ends")

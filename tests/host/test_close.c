@@ -89,6 +89,16 @@ CASE(a_thread_that_ends_waits_for_the_one_that_closes)
 static pthread_key_t at_the_end;
 static atomic_int last_calls;
 
+/*
+ * Rounds that POSIX promises. The thread sanitizer lets go of a thread in the last one, and the library is called once more in the round after the
+ * last that calls it.
+ */
+#ifdef __SANITIZE_THREAD__
+#define LAST_ROUNDS (PTHREAD_DESTRUCTOR_ITERATIONS - 2)
+#else
+#define LAST_ROUNDS PTHREAD_DESTRUCTOR_ITERATIONS
+#endif
+
 /* What a destructor of the program may do, in each round that the system gives it. */
 static void call_at_the_end(void *rounds)
 {
@@ -103,8 +113,8 @@ static void call_at_the_end(void *rounds)
     DONE(cenote_host_use(large, 0, CU_STREAM_PER_THREAD));
     DONE(cenote_host_free(large));
     DONE(cenote_host_free(small));
-    atomic_fetch_add(&last_calls, 1);
-    pthread_setspecific(at_the_end, rounds);
+    if (atomic_fetch_add(&last_calls, 1) + 1 < LAST_ROUNDS)
+        pthread_setspecific(at_the_end, rounds);
 }
 
 static void *end_with_calls(void *arg)
@@ -124,7 +134,7 @@ CASE(a_thread_calls_when_it_ends)
     REQUIRE_EQ(pthread_key_create(&at_the_end, call_at_the_end), 0);
     REQUIRE_EQ(pthread_create(&thread, NULL, end_with_calls, NULL), 0);
     pthread_join(thread, NULL);
-    EXPECT(atomic_load(&last_calls) >= 4); /* rounds that POSIX promises */
+    EXPECT(atomic_load(&last_calls) >= LAST_ROUNDS);
     pthread_key_delete(at_the_end);
     pinned_close(&scene);
 }

@@ -93,13 +93,12 @@ static void use_far(struct worker *w, struct block *b)
     bool is_told = pick(&w->random, 2);
     if (!world.peers || !world.place[place].is_primary)
         return;
-    int error = CENOTE_INVALID;
     cenote_pool *pool = enter_pool(b->place);
-    if (pool)
-        error = cenote_pool_grant(pool, world.place[place].device);
-    if (pool)
-        leave_pool(b->place);
-    MUST(!error || (pool && error == CENOTE_NOT_SUPPORTED && world.place[b->place].options.provider == CENOTE_GUARD));
+    if (!pool) /* another thread tries to end it, and will be told of this block */
+        return;
+    int error = cenote_pool_grant(pool, world.place[place].device);
+    leave_pool(b->place);
+    MUST(!error || (error == CENOTE_NOT_SUPPORTED && world.place[b->place].options.provider == CENOTE_GUARD));
     if (error)
         return;
     enter(b->place);
