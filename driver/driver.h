@@ -77,6 +77,7 @@ const struct driver *driver_fault_over(const struct driver *inner);
 
 /* The n-th call (from 1, counted from now) of `name`, or of any call if NULL, fails with `error`; if `persistent` all after it too. */
 void     fault_arm(const char *name, uint64_t nth, CUresult error, bool persistent);
+void     fault_meanwhile(void (*visit)(void)); /* what comes once, in the thread of the n-th call, before it fails or is made; NULL: nothing */
 void     fault_disarm(void);
 uint64_t fault_calls(void);   /* calls of that name since fault_arm */
 uint64_t fault_fired(void);   /* of these, how many failed on order */

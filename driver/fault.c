@@ -26,12 +26,15 @@ static struct {
     _Atomic uint64_t calls;
     _Atomic uint64_t fired;
     _Atomic int      last;   /* the call that failed last on order */
+    void           (*_Atomic visit)(void);
+    atomic_bool      visited; /* the visit is under way */
 } order = {.target = TARGET_NONE};
 
+/* A call that the visit makes, in whichever thread, is none of those counted: the visit ends before the call that it came to. */
 static bool fails_on_order(enum driver_call call)
 {
     int target = atomic_load(&order.target);
-    if (target != TARGET_ANY && target != (int)call)
+    if ((target != TARGET_ANY && target != (int)call) || atomic_load(&order.visited))
         return false;
     uint64_t made = atomic_fetch_add(&order.calls, 1) + 1;
     uint64_t nth = atomic_load(&order.nth);
@@ -39,7 +42,13 @@ static bool fails_on_order(enum driver_call call)
         return false;
     atomic_fetch_add(&order.fired, 1);
     atomic_store(&order.last, (int)call);
-    return true;
+    void (*visit)(void) = atomic_exchange(&order.visit, NULL);
+    if (visit) {
+        atomic_store(&order.visited, true);
+        visit();
+        atomic_store(&order.visited, false);
+    }
+    return atomic_load(&order.error) != CUDA_SUCCESS; /* an order of success: only the visit comes */
 }
 
 #define WRAP(wrapper, call, name, parameters, arguments) \
@@ -86,8 +95,14 @@ void fault_arm(const char *name, uint64_t nth, CUresult error, bool persistent)
     atomic_store(&order.target, target_named(name));
 }
 
+void fault_meanwhile(void (*visit)(void))
+{
+    atomic_store(&order.visit, visit);
+}
+
 void fault_disarm(void)
 {
+    atomic_store(&order.visit, NULL);
     atomic_store(&order.target, TARGET_NONE);
 }
 

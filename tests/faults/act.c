@@ -80,10 +80,13 @@ void act_armed(struct act *act)
         fault_arm(NULL, i->nth, i->error, i->persistent);
     else
         memory_fail(i->nth, i->persistent);
+    if (i->meanwhile && act->scene.pool)
+        other_begin(act);
 }
 
 bool act_disarm(struct act *act)
 {
+    other_end();
     bool fired = act->injection.kind == FAULT_DRIVER ? fault_fired() != 0 : memory_failed() != 0;
     if (!act->armed)
         return false;

@@ -5,7 +5,7 @@
  * runs twice: with the failure, and, after the judge (judge.c) has looked, without. The calls here keep books of their own of all that
  * the library handed out, so that the judge can compare, and give it back whatever became of the scenario.
  *
- * LOCKING: none, one thread.
+ * LOCKING: none. Another thread works only while the scenario's is in a call of the driver (other.c).
  */
 #ifndef CENOTE_TESTS_FAULTS_ACT_H
 #define CENOTE_TESTS_FAULTS_ACT_H
@@ -42,6 +42,7 @@ struct injection {
     CUresult        error;
     bool            persistent;
     uint64_t        nth;
+    bool            meanwhile;      /* another thread works while the n-th call is in the driver: other.c */
 };
 
 struct act_block {          /* `at` is NULL once it is given back */
@@ -107,6 +108,11 @@ CUgraphExec act_end_capture(struct act *act, CUstream stream);
 void *act_import(struct act *act, const cenote_share *share);   /* NULL: it was refused */
 void act_close_import(struct act *act, void *at);
 void act_clear(struct act *act);    /* captures, imports, blocks and groups, in this order; not the pools */
+
+/* --- other.c */
+
+void other_begin(struct act *act);  /* it works once the call comes that is to fail */
+void other_end(void);               /* it is done */
 
 /* --- judge.c */
 

@@ -33,6 +33,7 @@ struct way {
     enum fault_kind kind;
     CUresult        error;
     bool            persistent;
+    bool            meanwhile;     /* another thread works while the call is in the driver */
 };
 
 #define BOTH(error) {FAULT_DRIVER, error, false}, {FAULT_DRIVER, error, true}
@@ -45,6 +46,9 @@ static const struct way ways[] = {
     BOTH(CUDA_ERROR_LAUNCH_FAILED),
     {FAULT_MEMORY, CUDA_SUCCESS, false},
     {FAULT_MEMORY, CUDA_SUCCESS, true},
+    {FAULT_DRIVER, CUDA_SUCCESS, false, true}, /* another thread works meanwhile, and the call is made */
+    {FAULT_DRIVER, CUDA_ERROR_OUT_OF_MEMORY, false, true},
+    {FAULT_DRIVER, CUDA_ERROR_UNKNOWN, false, true},
 };
 #undef BOTH
 #define WAYS (sizeof ways / sizeof *ways)
@@ -113,7 +117,7 @@ static void tell_loss(const char *name, const struct injection *i, int status)
 {
     fprintf(stderr, "LOST %s: ", name);
     if (i->kind == FAULT_DRIVER)
-        fprintf(stderr, "driver call %llu, %s, %s", (unsigned long long)i->nth, report->call, driver_result_name(i->error));
+        fprintf(stderr, "%sdriver call %llu, %s, %s", i->meanwhile ? "while another thread works, " : "", (unsigned long long)i->nth, report->call, driver_result_name(i->error));
     else if (i->kind == FAULT_MEMORY)
         fprintf(stderr, "no memory at demand %llu", (unsigned long long)i->nth);
     else
@@ -155,7 +159,7 @@ struct trial {
 static void sweep_way(const struct trial *t, unsigned way, struct outcome *outcome)
 {
     unsigned shown = 0, step = ways[way].kind == FAULT_MEMORY ? (stride + 3) / 4 : stride;
-    struct injection injection = {ways[way].kind, ways[way].error, ways[way].persistent, 1 + (way + t->number) % step};
+    struct injection injection = {ways[way].kind, ways[way].error, ways[way].persistent, 1 + (way + t->number) % step, ways[way].meanwhile};
     *outcome = (struct outcome){0};
     report = &outcome->report;
     do {
