@@ -80,7 +80,7 @@ void act_armed(struct act *act)
         fault_arm(NULL, i->nth, i->error, i->persistent);
     else
         memory_fail(i->nth, i->persistent);
-    if (i->meanwhile && act->scene.pool)
+    if (i->other != OTHER_NONE)
         other_begin(act);
 }
 

@@ -5,7 +5,7 @@
  * runs twice: with the failure, and, after the judge (judge.c) has looked, without. The calls here keep books of their own of all that
  * the library handed out, so that the judge can compare, and give it back whatever became of the scenario.
  *
- * LOCKING: none. Another thread works only while the scenario's is in a call of the driver (other.c).
+ * LOCKING: none. A second thread (other.c) shares only the library with the scenario's.
  */
 #ifndef CENOTE_TESTS_FAULTS_ACT_H
 #define CENOTE_TESTS_FAULTS_ACT_H
@@ -37,12 +37,15 @@ struct ground {
 
 enum fault_kind { FAULT_NONE, FAULT_DRIVER, FAULT_MEMORY };
 
+/* What a second thread does while the n-th call is in the driver: other.c. */
+enum other { OTHER_NONE, OTHER_IN_POOL, OTHER_IN_OWN };
+
 struct injection {
     enum fault_kind kind;
     CUresult        error;
     bool            persistent;
     uint64_t        nth;
-    bool            meanwhile;      /* another thread works while the n-th call is in the driver: other.c */
+    enum other      other;
 };
 
 struct act_block {          /* `at` is NULL once it is given back */
@@ -111,8 +114,9 @@ void act_clear(struct act *act);    /* captures, imports, blocks and groups, in 
 
 /* --- other.c */
 
-void other_begin(struct act *act);  /* it works once the call comes that is to fail */
-void other_end(void);               /* it is done */
+void other_begin(struct act *act);  /* a second thread works once the n-th call comes */
+void other_end(void);               /* it is done, if it began */
+void other_leaves(const struct act *act, const cenote_pool *pool);  /* before that ends: it is not in there, nor will be */
 
 /* --- judge.c */
 
