@@ -196,7 +196,9 @@ struct act_block *act_take_from(struct act *act, cenote_group *group, size_t byt
 
 struct act_block *act_take_at(struct act *act, cenote_pool *pool, cenote_group *group, void *at, size_t bytes, CUstream stream)
 {
-    if (!act_done(act, cenote_alloc_at(pool, group, at, bytes, stream)))
+    int error = cenote_alloc_at(pool, group, at, bytes, stream);
+    bool is_taken = error == CENOTE_INVALID && act->armed && act->injection.other == OTHER_IN_POOL; /* by the second thread */
+    if (is_taken || !act_done(act, error))
         return NULL;
     return keep(act, at, bytes, stream);
 }

@@ -24,6 +24,7 @@ struct ground {
     bool         no_pool;           /* the scenario makes its own */
     bool         no_vmm, no_pools;  /* the card's abilities */
     bool         no_promise;        /* captures are not announced, and streams are immortal */
+    bool         captures_a;        /* the scenario captures stream A */
     int          devices;           /* 0: one */
     int          driver_version;    /* 0: the newest */
     unsigned     provider;

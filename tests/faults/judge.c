@@ -193,6 +193,8 @@ bool judge(struct act *act, void (*scenario)(struct act *))
     judge_state(act);
     act_clear(act);
     judge_state(act);
+    if (act->injection.other == OTHER_IN_POOL) /* holes of the second thread's blocks may be of no use to the scenario: it finds none again */
+        DONE(cenote_pool_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
 
     act->retry = true;
     act->refused = 0;

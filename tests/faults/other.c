@@ -23,7 +23,7 @@
 
 static struct act  *act_of;
 static pthread_t    scenario, thread;
-static CUstream     streams[2];
+static CUstream     streams[2];  /* of the blocks, and of their uses; the first is the scenario's A, so that both want the same places */
 static bool         is_begun;
 static atomic_bool  is_done;
 static atomic_int   id;     /* the system's, of the second thread; 0: it has not begun */
@@ -122,6 +122,8 @@ void other_begin(struct act *act)
     scenario = pthread_self();
     for (int i = 0; i < 2; i++)
         DONE(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
+    if (!act->ground.captures_a)
+        streams[0] = act->scene.stream[A];
     fault_meanwhile(visit);
 }
 
