@@ -2,7 +2,7 @@
  * fault.c: makes driver calls fail on order, for tests. An ordered failure does not reach the driver and leaves results unset.
  *
  * A process that never arms a fault never calls through here: the first fault_arm puts the wrapper under the tracer, where it reaches
- * pools that exist already, and it stays there.
+ * pools that exist already, and it stays there. A visit lets a test do something at the very call that is to fail: what it calls is not counted.
  *
  * LOCKING: none. Calls count themselves atomically, so that exactly one call is the n-th; arm and disarm while no call is under way
  * if the count matters.
@@ -30,7 +30,7 @@ static struct {
     atomic_bool      visited; /* the visit is under way */
 } order = {.target = TARGET_NONE};
 
-/* A call that the visit makes, in whichever thread, is none of those counted: the visit ends before the call that it came to. */
+/* Calls that come while a visit is under way, in any thread, are not counted: it ends before the call that it came to. */
 static bool fails_on_order(enum driver_call call)
 {
     int target = atomic_load(&order.target);
@@ -48,7 +48,7 @@ static bool fails_on_order(enum driver_call call)
         visit();
         atomic_store(&order.visited, false);
     }
-    return atomic_load(&order.error) != CUDA_SUCCESS; /* an order of success: only the visit comes */
+    return atomic_load(&order.error) != CUDA_SUCCESS; /* else only the visit was wanted, and the call is made */
 }
 
 #define WRAP(wrapper, call, name, parameters, arguments) \

@@ -15,7 +15,6 @@
 #include "tests/patience.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 
 #define BLOCKS 24
@@ -108,12 +107,13 @@ static void *work(void *unused)
 
 static void visit(void)
 {
+    struct wait wait = {0};
     if (!pthread_equal(pthread_self(), scenario))
         return;
     is_begun = !pthread_create(&thread, NULL, work, NULL);
     REQUIRE(is_begun);
-    while (!atomic_load(&is_done) && !is_asleep(atomic_load(&id)))
-        sched_yield();
+    while (!atomic_load(&is_done) && !is_asleep(atomic_load(&id)) && wait_on(&wait))
+        ;
 }
 
 void other_begin(struct act *act)
