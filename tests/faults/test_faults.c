@@ -2,9 +2,10 @@
  * test_faults.c: fails every call on purpose: of the driver, and for our own memory.
  *
  * For each scenario of scenarios.def and each way to fail: the first call fails, then the second, and so on until the scenario passes
- * untouched; once alone, once with all calls after it, and once alone while a second thread works (other.c), which also comes to calls that succeed. Each injection is a process of its own, forked before the driver is loaded, so
- * that one that crashes or hangs is one lost, and that nothing is left over from the one before. judge.c says what survived. Ways to fail are
- * tried beside each other, each by a process of its own, as many at a time as there are processors.
+ * untouched; once alone, once with all calls after it, and once alone while a second thread works (other.c), which also comes to calls that
+ * succeed. Each injection is a process of its own, forked before the driver is loaded, so that one that crashes or hangs is one lost, and that
+ * nothing is left over from the one before. judge.c says what survived. Ways to fail are tried beside each other, each by a process of its own,
+ * as many at a time as there are processors.
  *
  *     program             a selection, for every run of the tests: of later calls only some; fewer under AddressSanitizer, where a process takes long
  *                         to fork, and `make deep` says short
