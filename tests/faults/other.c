@@ -32,12 +32,13 @@ static cenote_pool *own;    /* a capture of the scenario held off its end */
 
 static bool take(cenote_pool *pool, size_t bytes, struct act_block *block)
 {
+    static uint64_t serial; /* patterns that no block of the scenario has */
     void *at = NULL;
     int error = cenote_alloc(pool, bytes, streams[0], &at);
     EXPECT(!error || error == CENOTE_OUT_OF_MEMORY || error == CENOTE_OUT_OF_ADDRESSES);
     if (error)
         return false;
-    *block = (struct act_block){at, bytes, (uintptr_t)at * 0x9e3779b97f4a7c15u, streams[0]};
+    *block = (struct act_block){at, bytes, ~(++serial * 0x9e3779b97f4a7c15u), streams[0]};
     DONE(sim_launch_fill(streams[0], device_address(at), block->pattern, WORDS));
     return true;
 }
