@@ -44,7 +44,7 @@ unsigned long long device_newest_stream(struct device *d, CUstream stream)
 {
     const struct driver *t = d->driver;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    CUcontext context, popped;
+    CUcontext context;
     CUdevice device;
     unsigned long long id = 0;
     if (device_of_stream(d, stream, &context, &device) || t->cuThreadExchangeStreamCaptureMode(&mode))
@@ -52,7 +52,7 @@ unsigned long long device_newest_stream(struct device *d, CUstream stream)
     CUresult result = t->cuCtxPushCurrent(context);
     if (!result) {
         result = ask_and_compare(t, &id);
-        t->cuCtxPopCurrent(&popped);
+        device_pop_context(t);
     }
     t->cuThreadExchangeStreamCaptureMode(&mode);
     return result ? 0 : id;

@@ -153,6 +153,13 @@ CUresult device_prepare(struct device *d)
     return result;
 }
 
+void device_pop_context(const struct driver *t)
+{
+    CUcontext popped;
+    if (t->cuCtxPopCurrent(&popped)) /* calls of the thread would go to this context: a refusal is asked for once more */
+        t->cuCtxPopCurrent(&popped);
+}
+
 static CUresult push_context(struct device *d)
 {
     CUresult result = device_prepare(d);
@@ -252,14 +259,14 @@ struct device *device_open(int ordinal, int *error)
 /* Of which device, and is it the primary one? That one is retained and released for the answer, if it is there. */
 static CUresult ask_whose(const struct driver *t, CUcontext context, CUdevice *device, bool *is_primary)
 {
-    CUcontext popped, primary = NULL;
+    CUcontext primary = NULL;
     unsigned flags;
     int active = 0;
     CUresult result = t->cuCtxPushCurrent(context);
     if (result)
         return result;
     result = t->cuCtxGetDevice(device);
-    t->cuCtxPopCurrent(&popped);
+    device_pop_context(t);
     if (!result)
         result = t->cuDevicePrimaryCtxGetState(*device, &flags, &active);
     if (!result && active && !(result = t->cuDevicePrimaryCtxRetain(&primary, *device)))
@@ -411,10 +418,9 @@ CUresult device_enter_as_it_is(struct device *d)
 
 void device_leave(struct device *d)
 {
-    CUcontext popped;
     CHECK(scope.inside && driver_gate_is_shut);
     if (scope.pushed)
-        d->driver->cuCtxPopCurrent(&popped);
+        device_pop_context(d->driver);
     if (scope.has_mode)
         d->driver->cuThreadExchangeStreamCaptureMode(&scope.mode);
     scope.inside = driver_gate_is_shut = false;
@@ -446,7 +452,6 @@ CUresult device_default_stream(struct device *d, unsigned long long *id)
 CUresult device_of_stream(struct device *d, CUstream stream, CUcontext *context, CUdevice *device)
 {
     const struct driver *t = d->driver;
-    CUcontext popped;
     CUgreenCtx green;
     CHECK(!scope.inside);
     CUresult result = device_prepare(d);
@@ -458,9 +463,9 @@ CUresult device_of_stream(struct device *d, CUstream stream, CUcontext *context,
     *device = d->handle;
     if (!result && *context != device_context(d) && !(result = t->cuCtxPushCurrent(*context))) {
         result = t->cuCtxGetDevice(device);
-        t->cuCtxPopCurrent(&popped);
+        device_pop_context(t);
     }
-    t->cuCtxPopCurrent(&popped);
+    device_pop_context(t);
     return result;
 }
 
@@ -479,8 +484,7 @@ CUresult device_visit(struct device *other)
 
 void device_visit_end(struct device *other)
 {
-    CUcontext popped;
-    other->driver->cuCtxPopCurrent(&popped);
+    device_pop_context(other->driver);
     pthread_rwlock_unlock(&other->card->gate);
 }
 
@@ -493,9 +497,8 @@ CUresult device_go_over(struct device *beside)
 
 void device_come_back(struct device *beside)
 {
-    CUcontext popped;
     CHECK(scope.inside && driver_gate_is_shut);
-    beside->driver->cuCtxPopCurrent(&popped);
+    device_pop_context(beside->driver);
 }
 
 void device_wait_begin(struct device *d)

@@ -145,6 +145,9 @@ void device_visit_end(struct device *other);
 CUresult device_go_over(struct device *beside);
 void device_come_back(struct device *beside);
 
+/* The context that a thread pushed last is its current one no more. */
+void device_pop_context(const struct driver *t);
+
 /*
  * Whose default stream do the handles 0 and 1 name on this thread? *id: 0: the device's own, as far as this device is concerned; otherwise
  * the driver's id of the default stream of the green context that is current. CUDA_ERROR_INVALID_CONTEXT: the current context is one beside

@@ -75,8 +75,12 @@ void driver_trace_clock(uint64_t (*now_ns)(void *), void *arg);
 
 const struct driver *driver_fault_over(const struct driver *inner);
 
-/* The n-th call (from 1, counted from now) of `name`, or of any call if NULL, fails with `error`; if `persistent` all after it too. */
+/*
+ * The n-th call (from 1, counted from now) of `name`, or of any call if NULL, fails with `error`; if `persistent` all after it too.
+ * CUDA_SUCCESS: it is made as it is.
+ */
 void     fault_arm(const char *name, uint64_t nth, CUresult error, bool persistent);
+void     fault_meanwhile(void (*visit)(void)); /* after fault_arm: called in the n-th call, before that fails or is made; NULL: nothing is */
 void     fault_disarm(void);
 uint64_t fault_calls(void);   /* calls of that name since fault_arm */
 uint64_t fault_fired(void);   /* of these, how many failed on order */

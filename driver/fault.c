@@ -2,7 +2,7 @@
  * fault.c: makes driver calls fail on order, for tests. An ordered failure does not reach the driver and leaves results unset.
  *
  * A process that never arms a fault never calls through here: the first fault_arm puts the wrapper under the tracer, where it reaches
- * pools that exist already, and it stays there.
+ * pools that exist already, and it stays there. A visit lets a test do something at the very call that is to fail: what it calls is not counted.
  *
  * LOCKING: none. Calls count themselves atomically, so that exactly one call is the n-th; arm and disarm while no call is under way
  * if the count matters.
@@ -26,12 +26,15 @@ static struct {
     _Atomic uint64_t calls;
     _Atomic uint64_t fired;
     _Atomic int      last;   /* the call that failed last on order */
+    void           (*_Atomic visit)(void);
+    atomic_bool      visited; /* the visit is under way */
 } order = {.target = TARGET_NONE};
 
+/* Calls that come while a visit is under way, in any thread, are not counted: it ends before the call that it came to. */
 static bool fails_on_order(enum driver_call call)
 {
     int target = atomic_load(&order.target);
-    if (target != TARGET_ANY && target != (int)call)
+    if ((target != TARGET_ANY && target != (int)call) || atomic_load(&order.visited))
         return false;
     uint64_t made = atomic_fetch_add(&order.calls, 1) + 1;
     uint64_t nth = atomic_load(&order.nth);
@@ -39,7 +42,13 @@ static bool fails_on_order(enum driver_call call)
         return false;
     atomic_fetch_add(&order.fired, 1);
     atomic_store(&order.last, (int)call);
-    return true;
+    void (*visit)(void) = atomic_exchange(&order.visit, NULL);
+    if (visit) {
+        atomic_store(&order.visited, true);
+        visit();
+        atomic_store(&order.visited, false);
+    }
+    return atomic_load(&order.error) != CUDA_SUCCESS; /* else only the visit was wanted, and the call is made */
 }
 
 #define WRAP(wrapper, call, name, parameters, arguments) \
@@ -86,8 +95,14 @@ void fault_arm(const char *name, uint64_t nth, CUresult error, bool persistent)
     atomic_store(&order.target, target_named(name));
 }
 
+void fault_meanwhile(void (*visit)(void))
+{
+    atomic_store(&order.visit, visit);
+}
+
 void fault_disarm(void)
 {
+    atomic_store(&order.visit, NULL);
     atomic_store(&order.target, TARGET_NONE);
 }
 

@@ -60,7 +60,6 @@ bool touch_has(const struct device *d, CUstream stream)
 /* What was added ends with the device's last pool: the streams may end with the context then. */
 void touch_close(struct device *d)
 {
-    CUcontext popped;
     CUstream behind = atomic_exchange(&d->touch.behind_default, NULL);
     for (uint32_t i = 0; i < TOUCH_STREAMS_MAX && atomic_load(&d->touch.stream[i].handle); i++) {
         atomic_store(&d->touch.stream[i].handle, NULL);
@@ -71,7 +70,7 @@ void touch_close(struct device *d)
         return;
     if (d->driver->cuStreamDestroy(behind)) /* it would be lost: a refusal is asked for once more */
         d->driver->cuStreamDestroy(behind);
-    d->driver->cuCtxPopCurrent(&popped);
+    device_pop_context(d->driver);
 }
 
 static CUresult find_behind_default(struct device *d, CUstream *stream)

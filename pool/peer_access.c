@@ -77,14 +77,13 @@ static CUresult grant_async(cenote_pool *pool, CUmemAccessDesc who)
 static CUresult grant_context(cenote_pool *pool, struct device *other)
 {
     const struct driver *t = pool->config.device->driver;
-    CUcontext popped;
     CUresult result = device_prepare(other);
     if (!result)
         result = t->cuCtxPushCurrent(device_context(other));
     if (result)
         return result;
     result = t->cuCtxEnablePeerAccess(device_context(pool->config.device), 0);
-    t->cuCtxPopCurrent(&popped);
+    device_pop_context(t);
     result = result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED ? CUDA_SUCCESS : result;
     if (!result)
         pool->access.contexts |= 1ull << other->ordinal;

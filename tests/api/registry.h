@@ -33,6 +33,7 @@ struct registry {
     uint64_t mapped, unmapping, freed;      /* notices */
     uint64_t hits;                          /* times that the cache was believed */
     uint64_t stale, twice, unheard, early;  /* what must not be */
+    bool     others_use;                    /* blocks that are not in `waiting` are used on several streams, too */
 };
 
 /* What the driver has there now; 0: nothing. */
@@ -84,7 +85,7 @@ static inline void registry_freed(struct registry *g, struct range r)
             g->waiting[i] = g->waiting[--g->waiting_count];
             return;
         }
-    g->unheard++;
+    g->unheard += !g->others_use;
 }
 
 static inline void registry_hear(cenote_pool *pool, int change, void *address, size_t bytes, void *arg)

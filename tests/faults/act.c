@@ -80,10 +80,13 @@ void act_armed(struct act *act)
         fault_arm(NULL, i->nth, i->error, i->persistent);
     else
         memory_fail(i->nth, i->persistent);
+    if (i->other != OTHER_NONE)
+        other_begin(act);
 }
 
 bool act_disarm(struct act *act)
 {
+    other_end();
     bool fired = act->injection.kind == FAULT_DRIVER ? fault_fired() != 0 : memory_failed() != 0;
     if (!act->armed)
         return false;
@@ -193,7 +196,9 @@ struct act_block *act_take_from(struct act *act, cenote_group *group, size_t byt
 
 struct act_block *act_take_at(struct act *act, cenote_pool *pool, cenote_group *group, void *at, size_t bytes, CUstream stream)
 {
-    if (!act_done(act, cenote_alloc_at(pool, group, at, bytes, stream)))
+    int error = cenote_alloc_at(pool, group, at, bytes, stream);
+    bool is_taken = error == CENOTE_INVALID && act->armed && act->injection.other == OTHER_IN_POOL; /* by the second thread */
+    if (is_taken || !act_done(act, error))
         return NULL;
     return keep(act, at, bytes, stream);
 }

@@ -5,7 +5,7 @@
  * runs twice: with the failure, and, after the judge (judge.c) has looked, without. The calls here keep books of their own of all that
  * the library handed out, so that the judge can compare, and give it back whatever became of the scenario.
  *
- * LOCKING: none, one thread.
+ * LOCKING: none. A second thread (other.c) shares only the library with the scenario's.
  */
 #ifndef CENOTE_TESTS_FAULTS_ACT_H
 #define CENOTE_TESTS_FAULTS_ACT_H
@@ -24,6 +24,7 @@ struct ground {
     bool         no_pool;           /* the scenario makes its own */
     bool         no_vmm, no_pools;  /* the card's abilities */
     bool         no_promise;        /* captures are not announced, and streams are immortal */
+    bool         captures_a;        /* the scenario captures stream A */
     int          devices;           /* 0: one */
     int          driver_version;    /* 0: the newest */
     unsigned     provider;
@@ -37,11 +38,15 @@ struct ground {
 
 enum fault_kind { FAULT_NONE, FAULT_DRIVER, FAULT_MEMORY };
 
+/* What a second thread does while the n-th call is in the driver: other.c. */
+enum other { OTHER_NONE, OTHER_IN_POOL, OTHER_IN_OWN };
+
 struct injection {
     enum fault_kind kind;
     CUresult        error;
     bool            persistent;
     uint64_t        nth;
+    enum other      other;
 };
 
 struct act_block {          /* `at` is NULL once it is given back */
@@ -107,6 +112,12 @@ CUgraphExec act_end_capture(struct act *act, CUstream stream);
 void *act_import(struct act *act, const cenote_share *share);   /* NULL: it was refused */
 void act_close_import(struct act *act, void *at);
 void act_clear(struct act *act);    /* captures, imports, blocks and groups, in this order; not the pools */
+
+/* --- other.c */
+
+void other_begin(struct act *act);  /* a second thread works once the n-th call comes */
+void other_end(void);               /* it is done, if it began */
+void other_leaves(const struct act *act, const cenote_pool *pool);  /* before that ends: it is not in there, nor will be */
 
 /* --- judge.c */
 

@@ -10,6 +10,7 @@ static struct registry told;
 
 static void look(const struct act_block *block)
 {
+    other_end();
     if (block && block->at)
         registry_use(&told, block->at, block->bytes);
 }
@@ -18,7 +19,7 @@ static void grow_and_shrink(struct act *act)
 {
     cenote_pool *pool = act->scene.pool;
     if (!act->retry)
-        memset(&told, 0, sizeof told);
+        told = (struct registry){.others_use = act->injection.other == OTHER_IN_POOL};
     DONE(cenote_pool_watch(pool, registry_hear, &told));
     act_armed(act);
     struct act_block *hole = act_take(act, pool, 6 * MIB, act->scene.stream[A]);
@@ -35,6 +36,7 @@ static void grow_and_shrink(struct act *act)
     look(kept);
     act_give_all(act);
     act_done(act, cenote_pool_trim(pool, 0, CENOTE_TRIM_WAIT));
+    other_end();
     if (!act_is_sticky(act))
         registry_judge(&told);
     if (act->retry) /* nothing was refused: all of it is gone */

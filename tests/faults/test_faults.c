@@ -2,9 +2,10 @@
  * test_faults.c: fails every call on purpose: of the driver, and for our own memory.
  *
  * For each scenario of scenarios.def and each way to fail: the first call fails, then the second, and so on until the scenario passes
- * untouched; once alone, and once with all calls after it. Each injection is a process of its own, forked before the driver is loaded, so
- * that one that crashes or hangs is one lost, and that nothing is left over from the one before. judge.c says what survived. Ways to fail are
- * tried beside each other, each by a process of its own, as many at a time as there are processors.
+ * untouched; once alone, once with all calls after it, and once alone while a second thread works (other.c), which also comes to calls that
+ * succeed. Each injection is a process of its own, forked before the driver is loaded, so that one that crashes or hangs is one lost, and that
+ * nothing is left over from the one before. judge.c says what survived. Ways to fail are tried beside each other, each by a process of its own,
+ * as many at a time as there are processors.
  *
  *     program             a selection, for every run of the tests: of later calls only some; fewer under AddressSanitizer, where a process takes long
  *                         to fork, and `make deep` says short
@@ -33,9 +34,11 @@ struct way {
     enum fault_kind kind;
     CUresult        error;
     bool            persistent;
+    enum other      other;
 };
 
-#define BOTH(error) {FAULT_DRIVER, error, false}, {FAULT_DRIVER, error, true}
+#define BOTH(error) {FAULT_DRIVER, error, false, OTHER_NONE}, {FAULT_DRIVER, error, true, OTHER_NONE}
+#define WHILE_OTHER_WORKS(error) {FAULT_DRIVER, error, false, OTHER_IN_POOL}, {FAULT_DRIVER, error, false, OTHER_IN_OWN}
 static const struct way ways[] = {
     BOTH(CUDA_ERROR_OUT_OF_MEMORY),
     BOTH(CUDA_ERROR_UNKNOWN),
@@ -43,10 +46,14 @@ static const struct way ways[] = {
     BOTH(CUDA_ERROR_NOT_SUPPORTED),
     BOTH(CUDA_ERROR_ILLEGAL_ADDRESS),
     BOTH(CUDA_ERROR_LAUNCH_FAILED),
-    {FAULT_MEMORY, CUDA_SUCCESS, false},
-    {FAULT_MEMORY, CUDA_SUCCESS, true},
+    {FAULT_MEMORY, CUDA_SUCCESS, false, OTHER_NONE},
+    {FAULT_MEMORY, CUDA_SUCCESS, true, OTHER_NONE},
+    WHILE_OTHER_WORKS(CUDA_SUCCESS), /* the call is made */
+    WHILE_OTHER_WORKS(CUDA_ERROR_OUT_OF_MEMORY),
+    WHILE_OTHER_WORKS(CUDA_ERROR_UNKNOWN),
 };
 #undef BOTH
+#undef WHILE_OTHER_WORKS
 #define WAYS (sizeof ways / sizeof *ways)
 
 /* Of calls of the driver every `stride`-th is tried, beginning elsewhere for each way and scenario; of demands for memory, which are few, a
@@ -109,11 +116,13 @@ static void inject(void (*scenario)(struct act *), const struct ground *ground, 
     _exit(CU_get_number_of_failure_records() > before);
 }
 
+static const char *const others[] = {"", ", while another thread works in the pool", ", while another thread works in a pool of its own"};
+
 static void tell_loss(const char *name, const struct injection *i, int status)
 {
     fprintf(stderr, "LOST %s: ", name);
     if (i->kind == FAULT_DRIVER)
-        fprintf(stderr, "driver call %llu, %s, %s", (unsigned long long)i->nth, report->call, driver_result_name(i->error));
+        fprintf(stderr, "driver call %llu, %s, %s%s", (unsigned long long)i->nth, report->call, driver_result_name(i->error), others[i->other]);
     else if (i->kind == FAULT_MEMORY)
         fprintf(stderr, "no memory at demand %llu", (unsigned long long)i->nth);
     else
@@ -155,7 +164,7 @@ struct trial {
 static void sweep_way(const struct trial *t, unsigned way, struct outcome *outcome)
 {
     unsigned shown = 0, step = ways[way].kind == FAULT_MEMORY ? (stride + 3) / 4 : stride;
-    struct injection injection = {ways[way].kind, ways[way].error, ways[way].persistent, 1 + (way + t->number) % step};
+    struct injection injection = {ways[way].kind, ways[way].error, ways[way].persistent, 1 + (way + t->number) % step, ways[way].other};
     *outcome = (struct outcome){0};
     report = &outcome->report;
     do {
@@ -186,6 +195,8 @@ static void sweep(const char *name, void (*scenario)(struct act *), const struct
     lost += !passes;
     REQUIRE(passes);
     for (unsigned way = 0; way < WAYS; way++) {
+        if (ground->no_pool && ways[way].other == OTHER_IN_POOL)
+            continue;
         if (running == (unsigned)sysconf(_SC_NPROCESSORS_ONLN)) {
             wait_for_one();
             running--;

@@ -22,6 +22,7 @@ void act_drop_pool(struct act *act, cenote_pool *pool)
     if (!pool)
         return;
     act->destroyed_while_armed = act->destroyed_while_armed || act->armed;
+    other_leaves(act, pool);
     if (!act_done(act, cenote_pool_destroy(pool)))
         return;
     for (int i = 0; i < ACT_THINGS; i++)
