@@ -57,7 +57,7 @@ static const struct way ways[] = {
 #define WAYS (sizeof ways / sizeof *ways)
 
 /* Of calls of the driver every `stride`-th is tried, beginning elsewhere for each way and scenario; of demands for memory, which are few, a
-   fourth of that. */
+   fourth of that; beside another thread, which takes longer, twice that. */
 #ifdef __SANITIZE_ADDRESS__
 static unsigned stride = 128;
 #else
@@ -163,7 +163,7 @@ struct trial {
 
 static void sweep_way(const struct trial *t, unsigned way, struct outcome *outcome)
 {
-    unsigned shown = 0, step = ways[way].kind == FAULT_MEMORY ? (stride + 3) / 4 : stride;
+    unsigned shown = 0, wide = ways[way].other && stride > 1 ? 2 * stride : stride, step = ways[way].kind == FAULT_MEMORY ? (stride + 3) / 4 : wide;
     struct injection injection = {ways[way].kind, ways[way].error, ways[way].persistent, 1 + (way + t->number) % step, ways[way].other};
     *outcome = (struct outcome){0};
     report = &outcome->report;
