@@ -153,13 +153,6 @@ CUresult device_prepare(struct device *d)
     return result;
 }
 
-void device_pop_context(const struct driver *t)
-{
-    CUcontext popped;
-    if (t->cuCtxPopCurrent(&popped)) /* calls of the thread would go to this context: a refusal is asked for once more */
-        t->cuCtxPopCurrent(&popped);
-}
-
 static CUresult push_context(struct device *d)
 {
     CUresult result = device_prepare(d);

@@ -146,7 +146,12 @@ CUresult device_go_over(struct device *beside);
 void device_come_back(struct device *beside);
 
 /* The context that a thread pushed last is its current one no more. */
-void device_pop_context(const struct driver *t);
+static inline void device_pop_context(const struct driver *t)
+{
+    CUcontext popped;
+    if (t->cuCtxPopCurrent(&popped)) /* calls of the thread would go to this context: a refusal is asked for once more */
+        t->cuCtxPopCurrent(&popped);
+}
 
 /*
  * Whose default stream do the handles 0 and 1 name on this thread? *id: 0: the device's own, as far as this device is concerned; otherwise

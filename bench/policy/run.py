@@ -318,9 +318,10 @@ def goals_table(all_cases: Sequence[Case], fills: Runs) -> list[str]:
         of = [len(judged(goal, prices, all_cases)) for prices in PRICES]
         lines.append(row(goal.name, *(f"{len(names)} of {count}" for names, count in zip(found, of))))
     for name, lags, most in MEANS:
-        found = [statistics.mean(lost(case.by["cenote"]) for case in all_cases if case.prices == prices and case.lag in lags and is_judged(case))
-                 for prices in PRICES]
-        lines.append(row(f"mean waste {name}, at most {most} %", *(f"{'missed' if mean > most else 'reached'}: {mean:.2f} %" for mean in found)))
+        wastes = [[lost(case.by["cenote"]) for case in all_cases if case.prices == prices and case.lag in lags and is_judged(case)]
+                  for prices in PRICES]
+        means = [statistics.mean(found) for found in wastes if found]
+        lines += [row(f"mean waste {name}, at most {most} %", *(f"{'missed' if mean > most else 'reached'}: {mean:.2f} %" for mean in means))]
     if fills:
         taken = [fill_ns(fills, prices) for prices in PRICES]
         lines.append(row("driver time of filling 80 GB, at most 0.5 s",

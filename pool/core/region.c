@@ -72,7 +72,8 @@ bool region_open(struct region *r, uint64_t base, uint64_t bytes, uint32_t shift
     r->top = base;
     r->first_block = r->last_block = r->before = r->next = 0;
     r->shares_granule = NULL;
-    r->foreign = r->is_listed = r->is_in_map = false;
+    r->foreign = r->is_listed = false;
+    r->is_in_map = false;
     return true;
 }
 
