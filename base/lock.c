@@ -13,13 +13,14 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
-#include <linux/membarrier.h>
 #include <pthread.h>
 #include <sched.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "base/barrier.h"
 
 /* By the linker: where the section of the locks of the process begins and ends. */
 extern struct lock locks_begin[] __asm__("__start_cenote_locks") __attribute__((weak, visibility("hidden")));
@@ -55,17 +56,6 @@ static void futex(struct lock *lock, int operation, uint32_t value, const struct
     int before = errno;
     syscall(SYS_futex, &lock->state, operation, value, most, NULL, 0);
     errno = before;
-}
-
-/* Every thread of the process has passed a barrier when this returns. False: the system has no such call, or forbids it. */
-static bool barrier_everywhere(void)
-{
-    int before = errno;
-    bool done = !syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
-    if (!done && !syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0)) /* the first time in a process */
-        done = !syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
-    errno = before;
-    return done;
 }
 
 /*

@@ -3,9 +3,9 @@
  * jemalloc's caches for each node, the last few blocks it freed, and counts.
  *
  * Another thread looks into it seldom: when it needs memory before more is registered, and when it reads the counts. So the owner enters with two
- * plain instructions, and the other thread pays: it says that it wants in, makes the system run a memory barrier on every processor that runs this
- * process (membarrier), after which either it sees that the owner is busy or the owner sees that it is wanted. Without that call both write and
- * read in one order for all threads, which costs the owner as much as everything else it does for a block.
+ * plain instructions, and the other thread pays: it says that it wants in, makes a barrier for all threads (base/barrier.c), after which either it
+ * sees that the owner is busy or the owner sees that it is wanted. Where the system has no such barrier both write and read in one order for all
+ * threads, which costs the owner as much as everything else it does for a block.
  *
  *     owner     busy = 1; is it wanted? then busy = 0, wait, again                  busy = 0
  *     other     wanted = 1 (one at a time); barrier; wait until not busy            wanted = 0
@@ -19,11 +19,10 @@
  * LOCKING: `host_opening` while a thread ends. What a thread keeps is for its owner between enter and leave, and for another thread between
  * enter_other and leave_other. `lock` may be taken there, by pieces.c, also from jemalloc's hooks.
  */
-#include <linux/membarrier.h>
 #include <sched.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/barrier.h"
 #include "base/check.h"
 #include "host/host.h"
 
@@ -60,7 +59,7 @@ static void enter_other(const struct host *h, struct thread *t)
 {
     while (atomic_exchange(&t->wanted, true))
         sched_yield();
-    if (h->has_membarrier && syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0))
+    if (h->has_membarrier && !barrier_everywhere())
         usleep(1000);
     while (atomic_load(&t->busy))
         sched_yield();
@@ -103,7 +102,7 @@ bool threads_open(struct host *h)
 {
     static bool has_key;
     has_key = has_key || !pthread_key_create(&ending, thread_ends);
-    h->has_membarrier = !syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
+    h->has_membarrier = barrier_everywhere();
     return has_key;
 }
 

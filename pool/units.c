@@ -38,7 +38,7 @@ struct pass {
 
 static uint32_t first_of(const struct region *r, uint32_t unit) { return unit << r->unit_shift; }
 
-static enum grade grade_in(const struct region *r, uint32_t unit) { return bit_is_set(r->joined, unit) ? GRADE_LARGE : GRADE_SMALL; }
+static enum grade grade_in(const struct region *r, uint32_t unit) { return pages_grade_at(r, first_of(r, unit)); }
 
 static bool slot_is_idle(const struct region *r, uint32_t slot)
 {
@@ -115,7 +115,7 @@ static uint64_t count_lack(struct pass *p, const struct requester *who, struct s
     pages_look_anew(s);
     for (uint32_t slot = under.from; slot < under.to; slot += region_span(r, slot)) {
         if (pages_lack(s, who, r, slot, &blocked)) {
-            p->lack[pages_grade_at(s, r, slot)]++;
+            p->lack[pages_grade_at(r, slot)]++;
             bytes += region_page_bytes(r, slot);
         } else {
             page_of(s, r->page[slot])->met = s->epoch;

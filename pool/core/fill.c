@@ -89,7 +89,7 @@ static void list_missing(struct fill *f, struct pages *s, const struct requester
             continue;
         }
         struct fill_entry *e = &f->entries[f->count++];
-        *e = (struct fill_entry){.slot = slot, .grade = pages_grade_at(s, r, slot), .stays = pages_may_stay(s, who, r, slot)};
+        *e = (struct fill_entry){.slot = slot, .grade = pages_grade_at(r, slot), .stays = pages_may_stay(s, who, r, slot)};
         CHECK(!blocked || e->stays);
         *(e->stays ? &e->page : &e->old) = r->page[slot];
         f->unmaps += e->old != 0;

@@ -67,10 +67,7 @@ static inline bool pages_have_sizes(const struct pages *s) { return s->shifts[GR
 static inline uint64_t pages_largest(const struct pages *s) { return 1ull << s->shifts[s->held[GRADE_LARGE] ? GRADE_LARGE : GRADE_SMALL]; }
 
 /* Of pages that a place of the region can have there. */
-static inline uint32_t pages_grade_at(const struct pages *s, const struct region *r, uint32_t slot)
-{
-    return r->shift + region_span_shift(r, slot) == s->shifts[GRADE_SMALL] ? GRADE_SMALL : GRADE_LARGE;
-}
+static inline enum grade pages_grade_at(const struct region *r, uint32_t slot) { return region_span_shift(r, slot) ? GRADE_LARGE : GRADE_SMALL; }
 
 static inline struct page *page_of(const struct pages *s, uint32_t page) { return TABLE_AT(struct page, &s->table, page); }
 static inline struct region *region_of(const struct pages *s, uint32_t region)

@@ -180,6 +180,36 @@ static void replace(struct scene *scene)
     REQUIRE(scene->stream[B] == first); /* the simulated driver gives the handle to the next one, as drivers do */
 }
 
+/* It takes memory in a capture. */
+static struct held take_captured(struct scene *scene, size_t bytes)
+{
+    void *at;
+    DONE(cuStreamBeginCapture(scene->stream[B], CU_STREAM_CAPTURE_MODE_GLOBAL));
+    REQUIRE(!cenote_alloc(scene->pool, bytes, scene->stream[B], &at));
+    end_capture(scene->stream[B]);
+    return held_of(at, bytes, scene->stream[B]);
+}
+
+/* It takes memory in a capture, gives it back while it is at work on it, and ends. */
+static void take_and_end(struct scene *scene)
+{
+    struct held block = take_captured(scene, 30 * MIB);
+    held_linger(&block, scene->stream[B]);
+    DONE(cenote_free(block.at));
+    replace(scene);
+}
+
+/* What the stream takes in a capture is not what the first of its handle has left. All is back at its name. */
+static void expect_other_memory(struct scene *scene)
+{
+    struct held block = take_captured(scene, 20 * MIB);
+    held_give(&block);
+    wait_for_context(scene);
+    name(scene, scene->stream[B]);
+    DONE(cenote_pool_trim(scene->pool, UINT64_MAX, CENOTE_TRIM_WAIT));
+    expect_nearly_all(scene);
+}
+
 /* The stream uses a block, and is captured. The next stream of its handle is named, retired, captured, or announced; its own uses come back. */
 CASE(a_stream_that_ended_after_its_capture)
 {
@@ -228,26 +258,12 @@ CASE(a_stream_that_ended_after_its_capture)
 CASE(a_stream_that_took_memory_and_ended)
 {
     struct scene scene;
-    void *at, *none;
+    void *none;
     open_mortal(&scene, false);
-    DONE(cuStreamBeginCapture(scene.stream[B], CU_STREAM_CAPTURE_MODE_GLOBAL));
-    REQUIRE(!cenote_alloc(scene.pool, 30 * MIB, scene.stream[B], &at));
-    end_capture(scene.stream[B]);
-    struct held block = held_of(at, 30 * MIB, scene.stream[B]);
-    held_linger(&block, scene.stream[B]);
-    DONE(cenote_free(at));
-    replace(&scene);
+    take_and_end(&scene);
     name(&scene, scene.stream[B]);
     EXPECT_EQ(cenote_alloc(scene.pool, 50 * MIB, scene.stream[C], &none), CENOTE_OUT_OF_MEMORY);
-    DONE(cuStreamBeginCapture(scene.stream[B], CU_STREAM_CAPTURE_MODE_GLOBAL));
-    REQUIRE(!cenote_alloc(scene.pool, 20 * MIB, scene.stream[B], &at)); /* not what the first has left */
-    end_capture(scene.stream[B]);
-    block = held_of(at, 20 * MIB, scene.stream[B]);
-    held_give(&block);
-    wait_for_context(&scene);
-    name(&scene, scene.stream[B]);
-    DONE(cenote_pool_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT));
-    expect_nearly_all(&scene);
+    expect_other_memory(&scene);
     close_mortal(&scene);
 }
 
@@ -255,24 +271,9 @@ CASE(a_stream_that_took_memory_and_ended)
 CASE(a_stream_that_ended_and_one_that_is_captured_at_once)
 {
     struct scene scene;
-    void *at, *later;
     open_mortal(&scene, false);
-    DONE(cuStreamBeginCapture(scene.stream[B], CU_STREAM_CAPTURE_MODE_GLOBAL));
-    REQUIRE(!cenote_alloc(scene.pool, 30 * MIB, scene.stream[B], &at));
-    end_capture(scene.stream[B]);
-    struct held block = held_of(at, 30 * MIB, scene.stream[B]);
-    held_linger(&block, scene.stream[B]);
-    DONE(cenote_free(at));
-    replace(&scene);
-    DONE(cuStreamBeginCapture(scene.stream[B], CU_STREAM_CAPTURE_MODE_GLOBAL));
-    REQUIRE(!cenote_alloc(scene.pool, 20 * MIB, scene.stream[B], &later));
-    end_capture(scene.stream[B]);
-    struct held next = held_of(later, 20 * MIB, scene.stream[B]);
-    held_give(&next);
-    wait_for_context(&scene);
-    name(&scene, scene.stream[B]);
-    DONE(cenote_pool_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT));
-    expect_nearly_all(&scene);
+    take_and_end(&scene);
+    expect_other_memory(&scene);
     close_mortal(&scene);
 }
 

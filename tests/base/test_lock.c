@@ -4,16 +4,14 @@
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
 
 #include "tests/base/child.h"
+#include "tests/membarrier.h"
 #include "tests/patience.h"
 
 #define THREADS 4
@@ -69,15 +67,7 @@ CASE(one_thread_at_a_time)
 /* As old systems answer, and some sandboxes. */
 static void count_without_membarrier(void *unused)
 {
-    struct sock_filter filter[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog program = {sizeof filter / sizeof filter[0], filter};
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) ||
-        !syscall(SYS_membarrier, 0, 0, 0))
+    if (!membarrier_forbid())
         _exit(1);
     all_count(unused);
 }

@@ -3,16 +3,12 @@
  * knows what it holds: handed out too early, or twice, it shows.
  */
 #include "tests/host/pinned.h"
+#include "tests/membarrier.h"
 #include "tests/rounds.h"
 
 #include <errno.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #define THREADS 8
@@ -148,16 +144,7 @@ CASE(the_books_agree_while_chunks_come_and_go)
 /* From here on the system answers that it has no membarrier, as old ones and some sandboxes do. The last case: it is for good. */
 CASE(the_same_without_membarrier)
 {
-    struct sock_filter filter[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog program = {sizeof filter / sizeof filter[0], filter};
-    REQUIRE_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-    REQUIRE_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
-    REQUIRE_EQ(syscall(SYS_membarrier, 0, 0, 0), -1);
+    REQUIRE(membarrier_forbid());
     eight_threads();
 }
 
