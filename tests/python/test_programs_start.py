@@ -111,3 +111,13 @@ def test_it_starts(clean, simulation_library, tmp_path, name):
     done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip()
+
+
+@pytest.mark.parametrize("name", ['a"b', "a\\b", "a;b"])
+def test_a_folder_in_which_cmake_cannot_build_is_refused(tmp_path, name):
+    tools = tmp_path / name / "tools"
+    tools.mkdir(parents=True)
+    (tools / "setup").write_bytes((ROOT / "tools/setup").read_bytes())
+    done = subprocess.run(["bash", tools / "setup", "build"], capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 1
+    assert "CMake cannot build in a folder whose path has a quotation mark, a backslash or a semicolon" in done.stderr
