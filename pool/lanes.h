@@ -4,7 +4,7 @@
  *     a lane: known by its key ---> ended (its stream was retired) ---> gone, when no arena, use, event or mark names it
  *
  * OWNERS: lanes.c, lane_events.c; pending.c and peer_uses.c have the line of uses. LOCKING: the pool's lock. What a lane is of (`key`, `stream`,
- * `newest`, `other`) is constant, and a thread that holds the lane reads it without; `is_mute` belongs to the thread that is `polling`. The marks and
+ * `newest`, `other`, `generation`) is constant, and a thread that holds the lane reads it without; `is_mute` belongs to the thread that is `polling`. The marks and
  * their count change with the turn as well, and are read with either. `captured` is a hint without the lock; nothing else of `struct lanes` is so.
  */
 #ifndef CENOTE_POOL_LANES_H
@@ -32,6 +32,7 @@ struct lane {
     uint64_t newest;                /* of one that was captured then: no stream had a greater id. 0: it was not, or that is not known */
     uint64_t capture;               /* in which it was named last; 0: it was not captured, or that is not known */
     struct device *other;           /* whose stream it is; NULL: the pool's own device */
+    uint64_t generation;            /* of the other device's context: with that the lane is over */
     uint32_t users;                 /* arenas, uses, events and marks that name it: the lane goes with the last one */
     uint32_t first_arena, last_arena; /* its arenas: first those that are found by their stream */
     tick     last_free_tick;        /* once fences are on streams: none of its arenas freed anything later */

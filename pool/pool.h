@@ -197,6 +197,10 @@ struct lanes_call {                 /* what a call of the API names: inside it, 
 };
 struct lanes_call lanes_call_names(uint64_t key, CUstream stream);
 void     lanes_call_ends(struct lanes_call outer);
+static inline bool lane_is_over(const struct lane *lane) /* with its context, of another device: what is left of it is never named to the driver */
+{
+    return lane->other && !device_is(lane->other, lane->generation);
+}
 uint32_t lane_find(const cenote_pool *pool, uint64_t key, const struct device *other);
 uint32_t lane_for(cenote_pool *pool, CUstream stream, uint64_t key, struct device *other);
 uint32_t lane_find_anywhere(const cenote_pool *pool, uint64_t key);
@@ -297,7 +301,11 @@ int  prove_open_driver_pool(cenote_pool *pool);      /* provider async */
 /* --- reset.c */
 bool reset_addresses_are_free(uint64_t at, uint64_t bytes);
 void reset_regions_are_replaced(struct region *replaced);
-void reset_is_seen(cenote_pool *pool, const struct device *d);
+void reset_is_seen(cenote_pool *pool, uint64_t generation);
+static inline bool pool_has_lost_context(const cenote_pool *pool) /* as the last call knows that asked */
+{
+    return !device_is(pool->config.device, pool->config.generation);
+}
 
 /* --- end_blocks.c */
 void pool_end_blocks(cenote_pool *pool);
