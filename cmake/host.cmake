@@ -17,7 +17,7 @@ target_link_libraries(cenote_host_objects PRIVATE cenote_flags)
 target_compile_options(cenote_host_objects PRIVATE -fvisibility=hidden -fno-tree-slp-vectorize)
 
 # What it uses of base/, driver/ and stats/text/quantity.c it holds a copy of, hidden: it does not need libcenote.so.
-set(host_exports ${CMAKE_SOURCE_DIR}/cenote_host.map)
+set(host_exports ${CMAKE_SOURCE_DIR}/host/cenote_host.map)
 add_library(cenote_host SHARED $<TARGET_OBJECTS:cenote_host_objects>)
 target_include_directories(cenote_host INTERFACE $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 target_link_libraries(cenote_host PRIVATE $<BUILD_INTERFACE:cenote_inside> ${CENOTE_HWLOC} Threads::Threads ${CMAKE_DL_LIBS} $<BUILD_INTERFACE:cenote_flags>)

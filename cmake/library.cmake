@@ -1,11 +1,12 @@
 # libcenote.so and libcenote.a, from the layers in order. No libcuda and no libcudart: the driver is loaded at run time.
 
 set(library_sources)
-foreach(layer base driver stats/text pool/core stats/account pool pool/policy share stats/report)
+foreach(layer base driver stats/text pool/core pool/life pool/clock stats/account pool/provider pool/arenas pool/mapping pool/shortage pool/calls share
+    pool/policy stats/report pool)
     file(GLOB layer_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${layer}/*.c)
     list(APPEND library_sources ${layer_sources})
 endforeach()
-list(APPEND library_sources ${CMAKE_SOURCE_DIR}/library.c ${CMAKE_SOURCE_DIR}/stats/records/writer.c)
+list(APPEND library_sources ${CMAKE_SOURCE_DIR}/stats/records/writer.c)
 list(FILTER library_sources EXCLUDE REGEX "/driver/topology\\.c$") # hwloc: cmake/host.cmake
 
 # Reports run once in a while, and their text is most of their work: for them size is worth more than speed.
@@ -16,7 +17,7 @@ add_library(cenote_objects OBJECT ${library_sources})
 target_link_libraries(cenote_objects PRIVATE cenote_flags)
 target_compile_options(cenote_objects PRIVATE -fvisibility=hidden)
 
-set(exports ${CMAKE_SOURCE_DIR}/cenote.map)
+set(exports ${CMAKE_SOURCE_DIR}/pool/cenote.map)
 add_library(cenote_shared SHARED $<TARGET_OBJECTS:cenote_objects>)
 target_link_options(cenote_shared PRIVATE -Wl,--version-script=${exports} -Wl,--as-needed)
 if(NOT CENOTE_SANITIZE) # a sanitizer's functions come with the program

@@ -17,12 +17,15 @@
  * LOCKING: the pool's lock guards its exports. Answers are made with the pool's turn: no page is given back to the driver meanwhile; and
  * with `answering`, so that a pool which goes can wait for the one that is being made.
  */
-#include "share/share.h"
-
 #include <string.h>
 #include <unistd.h>
 
 #include "base/check.h"
+#include "pool/arenas/locate.h"
+#include "pool/life/prove.h"
+#include "pool/life/turn.h"
+#include "pool/provider/provider.h"
+#include "share/share.h"
 
 static LOCK_OF_PROCESS struct lock answering = LOCK_INITIALIZER(LOCK_SHARE);
 static atomic_bool stopped;
@@ -71,7 +74,7 @@ static int enter(cenote_pool *pool, const struct block_ref *w, uint64_t *generat
     uint32_t number = index_find(&pool->exports.by_block, w->start);
     if (region_is_segment(w->region) && !segment_may_be_shared(pool, w->arena))
         return CENOTE_NOT_SUPPORTED;
-    if (!region_is_segment(w->region) && !(provider_page_prop(pool).requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
+    if (!region_is_segment(w->region) && !(pool_page_prop(pool).requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
         return CENOTE_NOT_SUPPORTED;
     if (!number) {
         if (!index_reserve(&pool->exports.by_block, 1) || !(number = table_take(&pool->exports.table)))
@@ -99,7 +102,7 @@ int cenote_export(void *address, cenote_share *share)
     m.offset = (uint64_t)(uintptr_t)address - m.block;
     error = !pool || pool_locate(pool, m.block, &w) != FOUND_LIVE ? CENOTE_NOT_OURS : enter(pool, &w, &m.generation);
     bool lost = error == CENOTE_NOT_SUPPORTED && !region_is_segment(w.region) &&
-                device_lost_handles(pool->config.device, provider_wants_fabric(pool));
+                device_lost_handles(pool->config.device, pool_wants_fabric(pool));
     if (pool)
         lock_give(&pool->lock);
     if (lost)

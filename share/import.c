@@ -18,12 +18,12 @@
  * LOCKING: `lock` guards the tables and which view is whose. A view that is new or being swept belongs to one thread, and driver calls
  * are made without the lock, inside the device. No question is asked over a socket inside the device.
  */
-#include "share/share.h"
-
 #include <string.h>
 #include <unistd.h>
 
 #include "base/check.h"
+#include "pool/life/pools.h"
+#include "share/share.h"
 
 #define VIEWS_MAX (1u << 24)
 

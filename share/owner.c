@@ -6,6 +6,7 @@
  *
  * LOCKING: none; no state.
  */
+#include "pool/arenas/look.h"
 #include "share/share.h"
 
 #include <linux/netlink.h>

@@ -14,8 +14,6 @@
  *
  * LOCKING: `starting` guards the server's start.
  */
-#include "share/share.h"
-
 #include <arpa/inet.h>
 #include <errno.h>
 #include <linux/filter.h>
@@ -31,6 +29,7 @@
 #include "base/clock.h"
 #include "base/exits.h"
 #include "base/thread.h"
+#include "share/share.h"
 
 #define SHIFT_LEAST 12
 #define SHIFT_MAX  40

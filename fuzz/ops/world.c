@@ -21,7 +21,7 @@
 static const uint32_t page_mibs[] = {2, 0, 4, 8};
 static const uint32_t ratios[] = {4, 1, 2, 64};
 static const double   budgets[] = {-1, 0, 0.01, 0.5};
-extern uint32_t units_grade_pages; /* pool/remap.h, of whose names this folder has others */
+extern uint32_t units_grade_pages; /* pool/mapping/units.h, of whose names this folder has others */
 static const uint32_t splits[] = {128, 2, 0, 4};
 
 static uint64_t clock_ns(void *unused)

@@ -6,7 +6,7 @@
  * starts here, before it knows which pool to lock; so entries are atomic, and region structures are never unmapped.
  *
  * An address names one region. The driver gives addresses again only once nothing is there any more: a region that comes to lie on others takes their
- * place, and they leave the map. So it is with segments of a context that the program has ended (pool/reset.c).
+ * place, and they leave the map. So it is with segments of a context that the program has ended (pool/mapping/reset.c).
  *
  * LOCKING: writers take the addresses lock; readers take none, unless they have to be certain.
  */

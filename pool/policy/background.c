@@ -24,7 +24,7 @@
 #include "base/exits.h"
 #include "base/thread.h"
 #include "driver/near.h"
-#include "pool/pool.h"
+#include "pool/life/pools.h"
 
 #define NICENESS      10            /* chosen: it gets a tenth of a busy processor, so that a lock it holds is given back soon */
 #define BREATH_NS     1000000u      /* between two batches of one pool: others may have the turn */

@@ -16,6 +16,9 @@
  * LOCKING: the turn, unless a function says otherwise.
  */
 #include "base/check.h"
+#include "pool/clock/events.h"
+#include "pool/life/turn.h"
+#include "pool/mapping/trim.h"
 #include "stats/account/count.h"
 
 static uint64_t period(const cenote_pool *pool)

@@ -3,7 +3,13 @@
  *
  * LOCKING: the caller holds none.
  */
+#include "pool/arenas/look.h"
+#include "pool/clock/events.h"
+#include "pool/life/turn.h"
+#include "pool/mapping/trim.h"
+#include "pool/shortage/wait.h"
 #include "stats/account/record.h"
+#include "stats/account/steps.h"
 
 #define WITH_STEPS (1u << 31)     /* beside the flags of cenote_pool_trim: the program did not ask for just this trim */
 

@@ -3,6 +3,8 @@
  *
  * LOCKING: the pool's lock.
  */
+#include "stats/account/rows.h"
+
 #include "stats/account/count.h"
 
 /* What had no label so far, which is everything. */

@@ -1,7 +1,7 @@
 /*
  * steps.c: a step is over. stats/report/steps.c tells of the last ones.
  */
-#include "pool/pool.h"
+#include "stats/account/steps.h"
 
 /* A step is over. The clock was read before the lock: of two threads the one that read first may come last. LOCKING: the pool's lock. */
 void steps_note(cenote_pool *pool, uint64_t now)

@@ -7,7 +7,9 @@
  *
  * LOCKING: the turn, so that nothing is half done; the pool's lock, but not in a pause.
  */
-#include "pool/pool.h"
+#include "pool/arenas/look.h"
+#include "pool/life/turn.h"
+#include "stats/report/rows.h"
 
 #define PIECES_AT_ONCE 100u
 #define SLOTS_AT_ONCE  64u          /* a multiple of 64 */

@@ -6,13 +6,19 @@
  *
  * LOCKING: none held by the caller, not inside a device. `moment_lock` guards the function of the program, and is not held while it runs.
  */
+#include "stats/report/explain.h"
+
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/process.h"
 #include "driver/nvml.h"
+#include "pool/arenas/look.h"
+#include "pool/life/pools.h"
+#include "pool/provider/provider.h"
 #include "stats/account/count.h"
+#include "stats/report/pieces.h"
 #include "stats/text/facts.h"
 
 #define EMPTY_PART 10   /* our choice: a device of which less than a tenth is in use is called empty */

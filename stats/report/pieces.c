@@ -11,7 +11,9 @@
  *
  * LOCKING: the pool's lock, but not in a pause.
  */
-#include "pool/pool.h"
+#include "stats/report/pieces.h"
+
+#include "pool/arenas/look.h"
 
 struct picture {
     const cenote_pool *pool;

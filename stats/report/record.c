@@ -17,8 +17,6 @@
  *
  * LOCKING: the pool's lock guards the ring.
  */
-#include "stats/account/record.h"
-
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +28,11 @@
 #include "base/clock.h"
 #include "base/exits.h"
 #include "base/file.h"
+#include "pool/arenas/look.h"
+#include "pool/life/pools.h"
+#include "stats/account/record.h"
 #include "stats/records/records.h"
+#include "stats/report/pieces.h"
 
 #define RECORDS_MAX 1000000000u    /* as options.def says */
 #define RECORDS_FOR_ENVIRONMENT (1u << 20)

@@ -4,9 +4,16 @@
  * Levels and counts are kept as they happen (count.h), and told as of one moment. Gauges are walked together here, when a caller asks, in portions
  * (look.c).
  */
+#include "stats/report/report.h"
+
 #include "base/check.h"
+#include "pool/arenas/look.h"
+#include "pool/life/prove.h"
+#include "pool/mapping/budget.h"
+#include "pool/provider/provider.h"
 #include "stats/account/count.h"
 #include "stats/account/record.h"
+#include "stats/report/rows.h"
 
 /* `cached` is derived: what is in was reserved or freed, what is out was allocated or given back. LOCKING: the pool's lock. */
 static void derive_cached(cenote_stats *s)
@@ -56,9 +63,9 @@ struct report_sums report_sum(struct look *look)
 static void derive_page_kind(const cenote_pool *pool, cenote_stats *s)
 {
     const struct device *d = pool->config.device;
-    bool is_known = device_knows_pages(d, provider_wants_fabric(pool)) && device_has_pages(d);
+    bool is_known = device_knows_pages(d, pool_wants_fabric(pool)) && device_has_pages(d);
     bool has_pages = pool->config.provider == CENOTE_VMM || pool->config.provider == CENOTE_GUARD;
-    CUmemAllocationProp prop = provider_page_prop(pool);
+    CUmemAllocationProp prop = pool_page_prop(pool);
     s->page_handles = is_known && has_pages ? (uint64_t)prop.requestedHandleTypes : 0;
     s->page_rdma = is_known && has_pages && prop.allocFlags.gpuDirectRDMACapable;
 }

@@ -8,9 +8,15 @@
  * LOCKING: the pool's lock. Arenas, groups and tags, of which there may be thousands, are listed in portions (look.c): while other threads allocate
  * and free, the rows of one of these may be of different moments of the call.
  */
+#include "stats/report/rows.h"
+
 #include <stdio.h>
 
+#include "pool/arenas/locate.h"
+#include "pool/arenas/look.h"
 #include "stats/account/count.h"
+#include "stats/account/rows.h"
+#include "stats/report/pieces.h"
 
 static void reset(struct row *r, uint64_t epoch, bool peaks)
 {

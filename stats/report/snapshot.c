@@ -13,6 +13,11 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "pool/arenas/locate.h"
+#include "pool/arenas/look.h"
+#include "stats/report/pieces.h"
+#include "stats/report/rows.h"
+#include "stats/report/steps.h"
 
 /* ---------------------------------------------------------------------------------------------------------------------------- the copy */
 

@@ -1,7 +1,7 @@
 /*
  * steps.c: what each step of the program left behind. LOCKING: the pool's lock.
  */
-#include "pool/pool.h"
+#include "stats/report/steps.h"
 
 /* Adds those that are kept, the newest first. LOCKING: the pool's lock. */
 void steps_list(const cenote_pool *pool, struct sized_list *l)

@@ -503,7 +503,7 @@ static uint64_t driver_calls(void)
     return calls;
 }
 
-#define GIVES_UP_NS (1000 * MSEC) /* EXIT_PATIENCE in pool/life.h: so long the end of the process waits for the thread, and no longer */
+#define GIVES_UP_NS (1000 * MSEC) /* EXIT_PATIENCE in pool/life/life.h: so long the end of the process waits for the thread, and no longer */
 static uint64_t began_to_exit;
 static int exit_after_us;
 

@@ -4,7 +4,8 @@
  *
  * A watch function, which runs with the pool's turn, holds up the calls that need it; they have all looked at the group or pool by then.
  */
-#include "pool/pool.h"
+#include "pool/life/turn.h"
+#include "stats/report/pieces.h"
 #include "tests/api/scene.h"
 #include "tests/patience.h"
 

@@ -5,7 +5,7 @@
  * The clock of the card stands still unless something synchronises, so the time that has passed is the time that the host waited.
  */
 #include "driver/driver.h"
-#include "pool/pool.h"
+#include "pool/mapping/units.h"
 #include "tests/api/scene.h"
 
 #define CARD  (256 * MIB)

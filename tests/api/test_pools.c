@@ -5,7 +5,7 @@
 #include "tests/api/scene.h"
 
 #include "driver/driver.h"
-#include "pool/pool.h"
+#include "pool/life/pools.h"
 
 #include <math.h>
 #include <stddef.h>

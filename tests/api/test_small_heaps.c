@@ -2,7 +2,7 @@
  * test_small_heaps.c: small blocks lie in a heap of their own, where they hold no page each. Under shortage a hole in any heap serves any block.
  * Pages here have 2 MiB, if a case does not say otherwise: blocks of up to 512 KiB are small.
  */
-#include "pool/pool.h"
+#include "pool/mapping/units.h"
 #include "tests/api/scene.h"
 
 #define CARD   (4 * GIB)

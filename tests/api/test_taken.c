@@ -9,7 +9,7 @@
 static void picks_were_made(struct picker *picker);
 
 #define pages_pick_sort(picker) (pages_pick_sort(picker), picks_were_made(picker))
-#include "pool/trim.c"
+#include "pool/mapping/trim.c"
 #undef pages_pick_sort
 
 #include "tests/api/scene.h"

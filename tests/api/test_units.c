@@ -1,6 +1,7 @@
 /*
  * test_units.c: pages of two sizes in one region. A small pool has small pages, a large one large pages, and what is free is used before memory is
- * created, whatever its size. Pages here have 8 MiB, and small ones 2 MiB; SPLIT and WIDE say what idle units become. Which unit turns: pool/units.c.
+ * created, whatever its size. Pages here have 8 MiB, and small ones 2 MiB; SPLIT and WIDE say what idle units become. Which unit
+ * turns: pool/mapping/units.c.
  */
 #include "tests/api/pair.h"
 #include "tests/api/units.h"

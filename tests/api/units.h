@@ -6,6 +6,7 @@
 
 #include "tests/api/scene.h"
 
+#include "pool/mapping/units.h"
 #include "pool/pool.h"
 
 #define CARD (256 * MIB)

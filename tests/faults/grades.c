@@ -5,6 +5,7 @@
 #include "tests/api/registry.h"
 #include "tests/faults/scenarios.h"
 
+#include "pool/mapping/units.h"
 #include "pool/pool.h"
 
 #define LARGE  (16 * MIB)

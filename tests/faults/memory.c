@@ -4,7 +4,7 @@
  */
 #include "tests/faults/scenarios.h"
 
-#include "pool/remap.h"
+#include "pool/mapping/units.h"
 
 #include <unistd.h>
 

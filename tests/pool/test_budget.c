@@ -2,7 +2,7 @@
  * test_budget.c: how much a pool grows rather than have pages move, by the sums alone: what moving took, the time since the pool was opened, what was
  * ever live, and what is held.
  */
-#include "pool/pool.h"
+#include "pool/mapping/budget.h"
 #include "tests/harness.h"
 
 #define SECOND  1000000000ull

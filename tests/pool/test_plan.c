@@ -4,7 +4,7 @@
  *
  * The pool has what is set here and nothing else: arena 1 asks; arena 2 has freed what is in flight, and a fence is due that covers it.
  */
-#include "pool/attempt.c"
+#include "pool/shortage/attempt.c"
 
 #include "tests/pool/heap_scene.h"
 

@@ -19,7 +19,8 @@
 #include "tests/stress/refusals.h"
 #include "tests/stress/versions.h"
 
-#include "pool/pool.h"
+#include "pool/arenas/last_freed.h"
+#include "pool/mapping/units.h"
 
 #define BLOCKS     256
 #define OPERATIONS 400

@@ -7,6 +7,7 @@
 #include "tests/stress/portions.h"
 #include "tests/stress/versions.h"
 
+#include "pool/mapping/units.h"
 #include "pool/pool.h"
 
 #define TURNS 60

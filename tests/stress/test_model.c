@@ -4,7 +4,7 @@
  */
 #include "tests/stress/model.h"
 
-#include "pool/remap.h"
+#include "pool/mapping/units.h"
 
 #include <pthread.h>
 

@@ -9,7 +9,7 @@
 #include "tests/stress/versions.h"
 
 #include "driver/driver.h"
-#include "pool/remap.h"
+#include "pool/mapping/units.h"
 
 #include <pthread.h>
 

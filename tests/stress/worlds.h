@@ -12,7 +12,7 @@
 #include "tests/stress/portions.h"
 #include "tests/stress/versions.h"
 
-#include "pool/remap.h"
+#include "pool/mapping/units.h"
 
 #include <pthread.h>
 #include <sched.h>

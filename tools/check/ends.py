@@ -5,7 +5,7 @@ import re
 import lengths
 from tree import Report, Tree
 
-ROOMS = ("library.c", "base/", "pool/", "share/", "stats/")
+ROOMS = ("base/", "pool/", "share/", "stats/")
 NAME = re.compile(r"^\w[\w *]*?\(?\b(\w+)\)?\(")
 BARE = re.compile(r"\block_(?:take|try)\(&[\w>.-]*->(?:lock|turn)\)")
 LOOK = "life.open"

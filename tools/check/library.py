@@ -83,7 +83,7 @@ def check(tree: Tree) -> Report:
     problems += [f"{name} is visible in {ARCHIVE}" for name in sorted(visible(tree.root / ARCHIVE) - in_headers)]
 
     if nodeless := [line for line in output("nm", "-D", "--defined-only", library).splitlines() if " T " in line and "@@CENOTE_0" not in line]:
-        problems.append(f"{len(nodeless)} functions have no version node, as {nodeless[0].split()[-1]}: cenote.map gives them CENOTE_0")
+        problems.append(f"{len(nodeless)} functions have no version node, as {nodeless[0].split()[-1]}: pool/cenote.map gives them CENOTE_0")
 
     size = stripped_bytes(library)
     if size > MOST_BYTES:

@@ -18,7 +18,7 @@ from tree import Report, Tree
 
 TABLE = "tools/check/parts.txt"
 POOL = "pool/pool.h"
-FOLDERS = ("pool/", "share/", "stats/", "library.c")
+FOLDERS = ("pool/", "share/", "stats/")
 POINTER = re.compile(r"\bcenote_pool\s*\*\s*(?:const\s+)?(\w+)")
 STRUCT = r"^struct {} \{{\n(.*?)^\}};"
 MEMBER = re.compile(r"^ {4}struct (\w+)\s+(\w+);", re.MULTILINE)

@@ -1,0 +1,161 @@
+/*
+ * place.c: serves a request from pages in place, and gives a block that no stream uses any more back to its arena: both without a driver call.
+ *
+ * LOCKING: the pool's lock.
+ */
+#include "pool/arenas/place.h"
+
+#include "pool/arenas/idle.h"
+#include "pool/arenas/last_freed.h"
+#include "pool/arenas/locate.h"
+#include "pool/provider/provider.h"
+#include "stats/account/count.h"
+#include "stats/account/record.h"
+#include "stats/account/rows.h"
+
+#define WHOLE_SMALL 64ull    /* chosen: such a block loses a 64th to the last page, and takes as many calls as it is worth */
+
+/* While a capture is open a complete place is taken wherever it lies: a better one would take driver calls. */
+struct requester pool_requester(const cenote_pool *pool, const struct arena *a)
+{
+    bool may_unmap = !device_is_captured(pool->config.device);
+    return (struct requester){.arena = a->number, .may_unmap = may_unmap, .anywhere = !may_unmap, .ordered = a->ordered};
+}
+
+/* Room in the pool's books for one more block, so that host memory for those cannot lack later. For a new arena, a plan or a region it still can. */
+bool pool_reserve_books(cenote_pool *pool, uint64_t mark)
+{
+    return table_reserve(&pool->store.blocks, 3) && table_reserve(&pool->store.slabs, 1) && index_reserve(&pool->store.by_address, 1) &&
+           (!(mark & MARK_LABELS) || rows_reserve(pool, mark));
+}
+
+/* The region of this pool that has the address; NULL: none of its has, or it is 0. */
+static struct region *region_at(const cenote_pool *pool, uint64_t at)
+{
+    struct region *r = at ? addresses_find_for_certain(at) : NULL;
+    return r && atomic_load(&r->pool) == pool ? r : NULL;
+}
+
+/*
+ * A block that shares no page: up to so many small pages lie in a heap that has no others, where it loses less to its last page. A larger one covers
+ * units, whatever pages these have.
+ */
+static void cover_pages(const cenote_pool *pool, const struct arena *a, struct request *q)
+{
+    const uint32_t *shifts = pool->store.pages.shifts;
+    const struct region *r = region_at(pool, q->at);
+    bool is_small = r ? !r->unit_shift : !a->is_private && q->size <= WHOLE_SMALL << shifts[GRADE_SMALL];
+    q->heap = is_small && !a->is_private ? HEAP_OF_SMALL : 0;
+    request_cover_pages(q, 1ull << shifts[is_small ? GRADE_SMALL : GRADE_LARGE]);
+}
+
+/*
+ * Adds what this arena demands to the request: a size class or a rounded size, whether it needs pages of its own, which heap.
+ * LOCKING: the pool's lock.
+ */
+void pool_shape(const cenote_pool *pool, const struct arena *a, struct request *q)
+{
+    q->at_segment_end = provider_guards(pool, a);
+    q->exclusive_pages = q->at_segment_end || (a->group && group_of(pool, a->group)->flags & CENOTE_GROUP_WHOLE);
+    q->alone = q->exclusive_pages && !provider_moves_pages(pool, a);
+    request_make(q, !a->is_private && !q->exclusive_pages && !q->at);
+    if (q->exclusive_pages && !q->alone)
+        cover_pages(pool, a, q);
+    else if (q->class == CLASS_NONE && !a->is_private && provider_moves_pages(pool, a))
+        request_choose_heap(q, pool->store.pages.shifts[GRADE_SMALL]);
+}
+
+/* The block that heap_take took, with its pages in place, becomes what was asked for. LOCKING: the pool's lock. */
+uint64_t pool_commit(cenote_pool *pool, struct arena *a, const struct request *q, uint32_t block)
+{
+    uint64_t at = arena_commit(a, q, block);
+    if (q->class == CLASS_NONE)
+        index_add(&pool->store.by_address, at, block);
+    return at;
+}
+
+/* The item of a slab that begins just where the request has to lie, if it is free and of its class; or 0. */
+static uint64_t take_item_at(cenote_pool *pool, struct arena *a, const struct request *q)
+{
+    struct region *r = q->exclusive_pages || q->bytes > CLASS_BYTES_MAX ? NULL : region_at(pool, q->at);
+    if (!r || r->arena != a->number)
+        return 0;
+    uint32_t slab = slab_at_address(r, q->at);
+    return slab ? slab_take_at(&a->slabs, slab, class_of(q->bytes), q->at, q->bytes, q->mark) : 0;
+}
+
+/* A request for an address at which no such block can lie. That is no shortage, whatever the size. */
+int pool_refuse_place(const struct request *q)
+{
+    return error_set(CENOTE_INVALID | ERROR_ANSWER, 0, "%llu bytes at %#llx are not free memory of this stream and group",
+                     (unsigned long long)q->bytes, (unsigned long long)q->at);
+}
+
+/*
+ * Serves the request from pages in place, or returns what is missing. A place that has slid past slots in flight is taken only if `slide` is
+ * set, or as long as `slides_left` lasts: the device may be done with those slots by now, so that a thread that polls it gets a better place.
+ * LOCKING: the pool's lock.
+ */
+enum fit pool_try(cenote_pool *pool, struct arena *a, const struct requester *who, const struct request *q, bool slide, struct place *place,
+                  uint64_t *at)
+{
+    struct request item;
+    *at = q->class != CLASS_NONE ? slab_take(&a->slabs, q->class, q->bytes, q->mark) :
+          q->at ? take_item_at(pool, a, q) : pool_reuse_last_freed(pool, a, q);
+    if (*at && q->at) { /* an item at a given address counts as an item */
+        item = *q;
+        item.class = class_of(q->bytes);
+        q = &item;
+    }
+    if (!*at) {
+        pool_settle(pool);
+        enum fit fit = arena_find(a, who, q, region_at(pool, q->at), place);
+        if (fit != FIT_NOW)
+            return fit;
+        if (place->slid && !slide && !a->slides_left)
+            return FIT_IN_FLIGHT;
+        a->slides_left -= place->slid && !slide;
+        *at = pool_commit(pool, a, q, heap_take(arena_heap(a, region_of(&pool->store.pages, place->region)->heap), place));
+    } else {
+        a->blocks++;
+    }
+    count_alloc(pool, a, q);
+    record_taken(pool, *at, q, a);
+    return FIT_NOW;
+}
+
+/*
+ * Memory is short: serves the request from pages in place in any heap of the arena, whatever the size of what lies there. The heap of small blocks
+ * comes first, because a small block that is left there holds least. LOCKING: the pool's lock.
+ */
+bool pool_try_heaps(cenote_pool *pool, struct arena *a, const struct requester *who, const struct request *q, uint64_t *at)
+{
+    struct request anywhere = *q;
+    struct place place;
+    for (anywhere.heap = arena_heaps(a); anywhere.heap--;)
+        if (pool_try(pool, a, who, &anywhere, true, &place, at) == FIT_NOW)
+            return true;
+    return false;
+}
+
+/*
+ * Gives a block that no stream uses any more to its arena: an item at once, a block of its own after it was the last freed one.
+ * LOCKING: the pool's lock.
+ */
+void pool_give(cenote_pool *pool, const struct block_ref *w, tick freed)
+{
+    count_inactive(pool, w->requested);
+    if (w->slab) {
+        arena_give_item(w->arena, w->slab, w->item, freed);
+    } else {
+        pool_settle(pool);
+        arena_note_free(w->arena, freed);
+        block_of(&pool->store.blocks, w->block)->state = BLOCK_LAST_FREED;
+        pool->store.last_freed_block.number = w->block;
+        pool->store.last_freed_block.arena = w->arena;
+        pool->store.last_freed_block.heap = w->region->heap;
+        pool->store.last_freed_block.freed = freed;
+    }
+    if (!w->arena->blocks && !w->arena->queue)
+        idle_enter(pool, w->arena);
+}

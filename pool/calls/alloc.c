@@ -1,0 +1,368 @@
+/*
+ * alloc.c: the road of one block: allocated, used on another stream, freed. Start reading here, beside docs/life-of-an-allocation.md.
+ *
+ * cenote_alloc finds the arena of the stream and asks it, under the pool's lock. Most requests end there, and the driver was asked for no more
+ * than the stream's id. What the arena cannot serve from pages in place goes to shortage.c, without the lock. cenote_free fails only for a mistake
+ * of the program and in the child of a fork: it finds the block by its address, stamps it with the tick of now, and gives it back to its arena;
+ * if the block was used on other streams it joins those pending instead.
+ *
+ * LOCKING: calls of the API hold no lock; they take the pool's lock around the books, and let go of it before the driver is asked.
+ */
+#include "pool/calls/alloc.h"
+
+#include "pool/arenas/arenas.h"
+#include "pool/arenas/idle.h"
+#include "pool/arenas/locate.h"
+#include "pool/arenas/place.h"
+#include "pool/calls/retire.h"
+#include "pool/clock/peer_uses.h"
+#include "pool/shortage/shortage.h"
+#include "stats/account/count.h"
+#include "stats/account/record.h"
+#include "stats/account/sites.h"
+
+/*
+ * One allocation in so many polls pending blocks, which calls the driver. The count begins again only when a poll got the turn: as long as another
+ * thread has it, every allocation past this number tries. Slow paths poll in any case.
+ */
+#define POLL_EVERY 32
+
+/* --------------------------------------------------------------------------------------------------------------------------- taking */
+
+#define CAPTURE_TAKES_NONE UINT32_MAX   /* in place of a group: a capture without memory is open on the stream */
+
+/* An open capture on the stream decides the group, unless the caller did. LOCKING: the pool's lock. */
+static uint32_t group_of_stream(const cenote_pool *pool, uint32_t group, uint64_t key)
+{
+    for (uint32_t i = 0; !group && i < pool->groups.capture_count; i++)
+        if (pool->groups.captures[i].stream == key)
+            return pool->groups.captures[i].group ? pool->groups.captures[i].group : CAPTURE_TAKES_NONE;
+    return group;
+}
+
+static int refuse_size(cenote_pool *pool, uint64_t bytes)
+{
+    lock_take(&pool->lock);
+    pool->account.stats.ooms++;
+    lock_give(&pool->lock);
+    return pool->config.hooks->explain(pool, bytes);
+}
+
+static int no_books(void)
+{
+    return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory left for the books of a block");
+}
+
+/*
+ * The arena for the request; the pool's lock is held then. NULL: the lock is free. If *error is still CENOTE_OK then, the stream is new to the
+ * pool: the caller asks stream_check_own, and comes again with `stream_device_checked`.
+ */
+static struct arena *lock_arena(cenote_pool *pool, uint32_t group, struct request *q, CUstream stream, uint64_t key, bool stream_device_checked,
+                                int *error)
+{
+    struct arena *a = NULL;
+    if ((*error = pool_take_lock(pool))) /* it may have ended while the driver was asked for the key */
+        return NULL;
+    CUresult lost = pool->life.lost;
+    bool is_gone = group && (!group_of(pool, group)->number || group_of(pool, group)->destroyed);
+    bool has_room = !lost && !is_gone && pool_reserve_books(pool, q->mark);
+    group = group_of_stream(pool, group, key);
+    if (has_room && group != CAPTURE_TAKES_NONE)
+        a = stream_device_checked ? stream_arena_new(pool, group, key, stream) : stream_arena(pool, group, key);
+    if (a)
+        return a;
+    lock_give(&pool->lock);
+    if (lost)
+        *error = pool_driver_error(pool, lost, "an earlier call");
+    else if (is_gone)
+        *error = error_set(CENOTE_INVALID, 0, "the group was destroyed: nothing more can be allocated from it");
+    else if (group == CAPTURE_TAKES_NONE)
+        *error = error_set(CENOTE_CAPTURE, 0, "a capture that takes no memory is open on this stream: begin it with cenote_capture_begin and a "
+                           "private group, or allocate before");
+    else if (!has_room || stream_device_checked)
+        *error = no_books();
+    return NULL;
+}
+
+/* Does something wait for a call that names this stream, because a fence had no event on it? LOCKING: the pool's lock. */
+static bool waits_for_this(const cenote_pool *pool, uint32_t lane)
+{
+    return __builtin_expect(pool->store.pages.fences.stream_done != NULL, 0) && !touch_captures_are_announced() && lane &&
+           lane_of(pool, lane)->asked < pool->store.pages.fences.wanted && lane_is_owed(pool, lane);
+}
+
+/* A call names the stream, which is captured, or of which the pool may know something by its handle, from a capture. LOCKING: none, not inside. */
+static inline void meet_stream(cenote_pool *pool, uint64_t key, CUstream stream)
+{
+    if (__builtin_expect(stream_key_is_captured(key), 0))
+        stream_meet_captured(pool, key, stream);
+    else if (lanes_have_captured(pool))
+        stream_end_another(pool, key, stream);
+}
+
+/* Serves the request from pages in place, or leaves it to shortage_serve. LOCKING: none held. */
+static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream stream, uint64_t *at)
+{
+    uint64_t key;
+    struct arena *a;
+    struct place place;
+    bool stream_device_checked = false;
+    int error = stream_key(pool, stream, &key);
+    if (error)
+        return error;
+
+    meet_stream(pool, key, stream);
+    while (!(a = lock_arena(pool, group, q, stream, key, stream_device_checked, &error))) {
+        if (error || (error = stream_check_own(pool, stream, key)))
+            return error;
+        stream_device_checked = true;
+    }
+    q->mark |= pool->steps.bits; /* only now: a step may have ended while the driver was asked */
+    bool polls = (pool->pending.count && ++pool->pending.allocs_since_poll >= POLL_EVERY) || waits_for_this(pool, a->lane) ||
+                 (lanes_have_captured(pool) && waits_for_this(pool, lane_when_captured(pool, key, stream, NULL)));
+    struct requester who = pool_requester(pool, a);
+    a->captured |= a->is_private && !who.may_unmap;
+    pool_shape(pool, a, q);
+    bool served = pool_try(pool, a, &who, q, false, &place, at) == FIT_NOW;
+    a->slow_path_users += !served;
+    pool->life.users += !served;
+    lock_give(&pool->lock);
+    if (served && !polls)
+        return CENOTE_OK;
+    struct lanes_call outer = lanes_call_names(key, stream);
+    if (polls)
+        pending_poll_some(pool);
+    if (!served)
+        error = shortage_serve(pool, a, q, at);
+    lanes_call_ends(outer);
+    if (served)
+        return CENOTE_OK;
+    lock_take(&pool->lock);
+    a->slow_path_users--;
+    pool->life.users--;
+    idle_enter(pool, a); /* its stream may have been retired, or its group destroyed, meanwhile */
+    pool->account.stats.slow_allocs++;
+    lock_give(&pool->lock);
+    return error;
+}
+
+/* The public call has set bytes, alignment and place of the request; `caller` is its return address. */
+static int allocate(cenote_pool *pool, uint32_t group, struct request *q, CUstream stream, void **block, const void *caller)
+{
+    uint64_t at = 0;
+    int error = pool_usable(pool);
+    if (error)
+        return error;
+    if (!block)
+        return error_set(CENOTE_INVALID, 0, "nowhere to put the block: the last argument is NULL");
+    if (!q->alignment || q->alignment & (q->alignment - 1) || q->alignment > 1ull << pool->store.pages.shifts[GRADE_LARGE])
+        return error_set(CENOTE_INVALID, 0, "alignment %llu is no power of two up to the page size, %llu", (unsigned long long)q->alignment,
+                         1ull << pool->store.pages.shifts[GRADE_LARGE]);
+    if (!q->bytes) {
+        *block = NULL;
+        return CENOTE_OK;
+    }
+    if (q->bytes > BYTES_MAX)
+        return q->at ? pool_refuse_place(q) : refuse_size(pool, q->bytes);
+    q->mark = label_now();
+    if (__builtin_expect(pool->config.options.sites, 0))
+        q->mark |= site_mark(caller, pool->config.options.sites);
+    error = serve(pool, group, q, stream, &at);
+    if (!error)
+        *block = (void *)(uintptr_t)at;
+    return error;
+}
+
+int cenote_alloc(cenote_pool *pool, size_t bytes, cenote_stream stream, void **block)
+{
+    struct request q = {.bytes = bytes, .alignment = BLOCK_BYTES};
+    return allocate(pool, 0, &q, stream, block, __builtin_return_address(0));
+}
+
+int cenote_alloc_aligned(cenote_pool *pool, size_t bytes, size_t alignment, cenote_stream stream, void **block)
+{
+    struct request q = {.bytes = bytes, .alignment = alignment};
+    return allocate(pool, 0, &q, stream, block, __builtin_return_address(0));
+}
+
+int cenote_group_alloc(cenote_group *group, size_t bytes, size_t alignment, cenote_stream stream, void **block)
+{
+    struct request q = {.bytes = bytes, .alignment = alignment};
+    if (!group || group->destroyed)
+        return error_set(CENOTE_INVALID, 0, group ? "group \"%s\" was destroyed: nothing more can be allocated from it" :
+                         "the group is NULL: cenote_group_create gives one", group ? group->name : "");
+    return allocate(group->pool, group->number, &q, stream, block, __builtin_return_address(0));
+}
+
+int cenote_alloc_at(cenote_pool *pool, cenote_group *group, void *address, size_t bytes, cenote_stream stream)
+{
+    struct request q = {.bytes = bytes, .alignment = BLOCK_BYTES, .at = (uint64_t)(uintptr_t)address};
+    void *block;
+    if (!bytes || !q.at || q.at % BLOCK_BYTES || (group && (group->destroyed || group->pool != pool)))
+        return error_set(CENOTE_INVALID, 0, "%zu bytes at %p: give the size and address that an earlier block had, and a group of this pool or NULL",
+                         bytes, address);
+    return allocate(pool, group ? group->number : 0, &q, stream, &block, __builtin_return_address(0));
+}
+
+/* --------------------------------------------------------------------------------------------------------------------------- giving */
+
+/* The block is freed: no call finds it any more under this address. LOCKING: the pool's lock. */
+static void share_end(cenote_pool *pool, uint64_t block)
+{
+    uint32_t number = index_remove(&pool->exports.by_block, block);
+    if (number)
+        table_give(&pool->exports.table, number);
+}
+
+/* The block is not live any more. Its uses, for pending_record; 0: it has none, and is free. LOCKING: the pool's lock. */
+uint32_t pool_end_block(cenote_pool *pool, const struct block_ref *w)
+{
+    count_free(pool, w);
+    record_given(pool, w);
+    tick freed = fences_stamp(&pool->store.pages.fences);
+    w->arena->last_free_tick = freed;
+    lane_note_free(pool, w->arena, freed);
+    if (pool->exports.by_block.count)
+        share_end(pool, w->start);
+    uint32_t uses = *w->uses ? pending_detach(pool, w, freed) : 0;
+    if (!uses)
+        pool_give(pool, w, freed);
+    return uses;
+}
+
+static int free_block(void *address, bool sized, size_t bytes)
+{
+    struct block_ref w = {0};
+    if (!address)
+        return CENOTE_OK;
+    if (pool_refuses()) /* at exit a free is bookkeeping and goes on */
+        return pool_process_usable();
+    cenote_pool *pool = pool_lock_of(address, &w);
+    enum lookup found = pool ? pool_locate(pool, (uint64_t)(uintptr_t)address, &w) : FOUND_NOTHING;
+    if (found != FOUND_LIVE || (sized && w.requested != bytes)) {
+        if (pool)
+            lock_give(&pool->lock);
+        if (found != FOUND_LIVE)
+            return pool_misuse(found, address, &w, 0);
+        return error_set(CENOTE_WRONG_SIZE, 0, "the block at %p was asked for with %llu bytes, not %zu: give that size, or call cenote_free", address,
+                         (unsigned long long)w.requested, bytes);
+    }
+    uint32_t uses = pool_end_block(pool, &w);
+    lock_give(&pool->lock);
+    if (uses)
+        pending_record(pool, uses);
+    return CENOTE_OK;
+}
+
+int cenote_free(void *block)
+{
+    return free_block(block, false, 0);
+}
+
+int cenote_free_sized(void *block, size_t bytes)
+{
+    return free_block(block, true, bytes);
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ questions, and use */
+
+/*
+ * Has the pool met the stream as one of that device? NULL: its own. A handle that the next stream has is not found: its lane has ended.
+ * LOCKING: none.
+ */
+static bool is_known(cenote_pool *pool, uint64_t key, struct device *other)
+{
+    if (pool_take_lock(pool))
+        return false;
+    bool known = lane_find(pool, key, other) != 0;
+    lock_give(&pool->lock);
+    return known;
+}
+
+/* The key of a stream, and whose it is, as stream_device. LOCKING: none, and not inside. */
+static int find_stream(cenote_pool *pool, int device, CUstream stream, uint64_t *key, struct device **other)
+{
+    *other = NULL;
+    int error = device >= 0 ? stream_key_on(pool, device, stream, key, other) : stream_key(pool, stream, key);
+    if (!error)
+        meet_stream(pool, *key, stream);
+    if (error || is_known(pool, *key, *other))
+        return error;
+    return device >= 0 ? stream_check_named(pool, stream, *key, *other) : stream_device(pool, stream, *key, other);
+}
+
+/* `device`: the device of the stream; -1: the program did not say. *key: of the stream, unless there is an error. */
+static int use_block(void *block, int device, CUstream stream, uint64_t *key)
+{
+    struct block_ref w = {0};
+    struct device *other;
+    *key = 0;
+    if (!block)
+        return CENOTE_OK;
+    if (pool_refuses())
+        return pool_process_usable();
+    cenote_pool *pool = pool_lock_of(block, &w);
+    if (!pool)
+        return pool_misuse(FOUND_NOTHING, block, &w, 0);
+    lock_give(&pool->lock); /* the driver may have to be asked for the key */
+    int error = pool_usable(pool);
+    if (error || (error = find_stream(pool, device, stream, key, &other)))
+        return error;
+    cenote_pool *still = pool_lock_of(block, &w);
+    enum lookup found = still == pool ? pool_locate(pool, (uint64_t)(uintptr_t)block, &w) : FOUND_NOTHING;
+    bool noted = found == FOUND_LIVE && pending_note_use(pool, &w, stream, *key, other);
+    uint32_t lanes[2] = {noted ? lane_find(pool, *key, other) : 0, noted ? lane_when_captured(pool, *key, stream, other) : 0};
+    bool owed = !other && (waits_for_this(pool, lanes[0]) || waits_for_this(pool, lanes[1])), owed_there[2];
+    if (noted)
+        record_used(pool, &w, *key);
+    for (int i = 0; i < 2; i++)
+        if ((owed_there[i] = other && peer_uses_are_owed(pool, lanes[i]))) { /* another thread may free the block */
+            lane_hold(pool, lanes[i]);
+            pool->life.users++;
+        }
+    if (still)
+        lock_give(&still->lock);
+    for (int i = 0; i < 2; i++)
+        if (owed_there[i])
+            peer_uses_name(pool, lanes[i], stream);
+    if (owed) {
+        struct lanes_call outer = lanes_call_names(*key, stream);
+        pending_poll_some(pool);
+        lanes_call_ends(outer);
+    }
+    return found != FOUND_LIVE ? pool_misuse(found, block, &w, 0) : noted ? CENOTE_OK : no_books();
+}
+
+int cenote_use(void *block, cenote_stream stream)
+{
+    uint64_t key;
+    return use_block(block, -1, stream, &key);
+}
+
+int cenote_use_on_device(void *block, int device, cenote_stream stream)
+{
+    uint64_t key;
+    if (device < 0)
+        return error_set(CENOTE_NO_DEVICE, 0, "device %d does not exist", device);
+    return use_block(block, device, stream, &key);
+}
+
+/*
+ * Once the process exits or the context is lost no work runs any more: there is nothing to wait for, and the free goes on. The stream is alive until
+ * this returns, and so has its event at the free also if it is not immortal and captures are not announced.
+ */
+int cenote_free_on(void *block, cenote_stream stream)
+{
+    uint64_t key;
+    int error = use_block(block, -1, stream, &key);
+    bool stream_is_lost = error == CENOTE_DRIVER && driver_result_is_sticky((CUresult)cenote_driver_result()); /* its device's context is */
+    bool is_over = error == CENOTE_EXITING || error == CENOTE_DEVICE_LOST || stream_is_lost;
+    if (error && !is_over)
+        return error;
+    if (error || !block)
+        return free_block(block, false, 0);
+    struct lanes_call outer = lanes_call_names(key, stream);
+    error = free_block(block, false, 0);
+    lanes_call_ends(outer);
+    return error;
+}

@@ -1,0 +1,9 @@
+/* alloc.h: the road of one block: allocated, used on another stream, freed; see alloc.c. */
+#ifndef CENOTE_POOL_CALLS_ALLOC_H
+#define CENOTE_POOL_CALLS_ALLOC_H
+
+#include "pool/arenas/locate.h"
+
+uint32_t pool_end_block(cenote_pool *pool, const struct block_ref *w);
+
+#endif

@@ -1,0 +1,15 @@
+/*
+ * lane_events.h: events on streams that end, one stream at a time: a stream that stalls holds back nothing but what
+ * waits for it; see lane_events.c.
+ */
+#ifndef CENOTE_POOL_CLOCK_LANE_EVENTS_H
+#define CENOTE_POOL_CLOCK_LANE_EVENTS_H
+
+#include "pool/pool.h"
+
+void lane_events_end(cenote_pool *pool, uint32_t lane, CUevent end);
+void lane_events_close(cenote_pool *pool);
+CUresult lane_events_record(cenote_pool *pool);
+CUresult lane_events_query(cenote_pool *pool);
+
+#endif

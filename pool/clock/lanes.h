@@ -1,0 +1,134 @@
+/*
+ * lanes.h: the streams that a pool knows. See lanes.c, lane_events.c, and pending.c for the blocks of others that are used on a stream.
+ *
+ *     a lane: known by its key ---> ended (its stream was retired) ---> gone, when no arena, use, event or mark names it
+ *
+ * OWNERS: lanes.c, lane_events.c; pending.c and peer_uses.c have the line of uses. LOCKING: the pool's lock. What a lane is of (`key`, `stream`,
+ * `newest`, `other`, `generation`) is constant, and a thread that holds the lane reads it without; `is_mute` belongs to the thread that is `polling`.
+ * The marks and their count change with the turn as well, and are read with either. `captured` is a hint without the lock; nothing else of
+ * `struct lanes` is so.
+ */
+#ifndef CENOTE_POOL_CLOCK_LANES_H
+#define CENOTE_POOL_CLOCK_LANES_H
+
+#include <cenote/cenote.h>
+
+#include "base/index.h"
+#include "driver/device.h"
+#include "pool/core/arena.h"
+
+#define LANES_MAX (1u << 24)
+#define MARKS_MAX (TOUCH_STREAMS_MAX + 1)
+#define LANE_DONE UINT64_MAX        /* its stream has ended, and the device is done with all of it */
+#define LANE_DUE_MAX 3
+
+/* An event on the lane's stream that is not known to be done. */
+struct lane_event {
+    CUevent event;
+    tick    covers;                 /* what was freed up to here; LANE_DONE: the stream got nothing behind it */
+};
+
+struct lane {
+    uint64_t key;                   /* of the stream, see streams.c */
+    uint32_t probe;                 /* see lane_hash */
+    CUstream stream;                /* its handle when it was first seen */
+    uint64_t newest;                /* of one that was captured then: no stream had a greater id. 0: it was not, or that is not known */
+    uint64_t capture;               /* in which it was named last; 0: it was not captured, or that is not known */
+    struct device *other;           /* whose stream it is; NULL: the pool's own device */
+    uint64_t generation;            /* of the other device's context: with that the lane is over */
+    uint32_t users;                 /* arenas, uses, events and marks that name it: the lane goes with the last one */
+    uint32_t first_arena, last_arena; /* its arenas: first those that are found by their stream */
+    tick     last_free_tick;        /* once fences are on streams: none of its arenas freed anything later */
+    tick     born;                  /* it has nothing that was freed up to here */
+    tick     asked;                 /* the newest event on the stream covers what was freed up to here */
+    tick     done;                  /* the device is done with what the stream was given up to here */
+    tick     ended_at;
+    tick     replayed;              /* until the device is done with it up to here, no memory of destroyed private groups moves; 0: that may */
+    _Atomic(bool) ended;            /* read without the lock while the device is visited: retire.c waits for that */
+
+    /* --- lane_events.c: events on a stream that ends */
+    struct lane_event due[LANE_DUE_MAX]; /* the oldest first */
+    uint32_t due_count;
+    bool     end_is_near;           /* of a stream of another device: when it was asked last, the driver said that the one event is not done */
+    uint32_t next_asking;           /* lane with such an event */
+    bool     is_asking;
+
+    /* --- pending.c: freed blocks that were used on the stream */
+    bool     is_listed;             /* among the lanes with a use in them */
+    bool     is_mute;               /* in the last look at the first use the driver was not asked for its event, or did not say "not ready" */
+    uint32_t next;                  /* lane with a use in it */
+    uint32_t first, last;           /* uses that wait, as their frees came here: those of threads that free at one time may have changed places */
+    tick     has_events;            /* no use of a block that was freed later has an event */
+    tick     uses_done;             /* uses of blocks that were freed up to here are done, by their events */
+};
+
+/* A stream on which the fence that is being recorded wants an event. */
+struct mark {
+    CUstream stream;
+    uint32_t lane;                  /* held; 0: the pool has none of it */
+    bool     owed;                  /* something waits for an event on it */
+};
+
+_Static_assert(MARKS_MAX <= FENCE_PARTS_MAX, "a fence has room for an event on each marked stream");
+
+struct lanes {
+    struct table table;
+    struct index by_key;
+    uint32_t     probes;            /* the highest probe that a lane was ever entered with */
+    _Atomic(uint32_t) captured;     /* of these: streams that the pool knows by their handles in captures. Read without the lock, as a hint */
+    uint32_t     first_asking, last_asking, asking;
+    uint32_t     first_released, last_released; /* arenas that private groups have left and replays may still write to, the oldest first */
+    uint32_t     replayed;          /* lanes that such memory waits for */
+    tick         known_from;        /* lanes that ended before are done when the context is; 0: none are */
+    uint32_t     count;             /* of the marks; 0 unless a thread records a fence */
+    struct mark  marks[MARKS_MAX];
+};
+
+struct lanes_call {                 /* what a call of the API names: inside it, a function of the program may make others */
+    uint64_t key;
+    CUstream stream;
+    bool     names;
+};
+
+struct lanes_call lanes_call_names(uint64_t key, CUstream stream);
+void lanes_call_ends(struct lanes_call outer);
+
+/* With its context, of another device: nothing that is left of the lane is named to the driver. */
+static inline bool lane_is_over(const struct lane *lane)
+{
+    return lane->other && !device_is(lane->other, lane->generation);
+}
+
+uint32_t lane_find(const cenote_pool *pool, uint64_t key, const struct device *other);
+uint32_t lane_for(cenote_pool *pool, CUstream stream, uint64_t key, struct device *other);
+uint32_t lane_find_anywhere(const cenote_pool *pool, uint64_t key);
+void lanes_expect_captured(uint64_t newest_stream, uint64_t of_capture);
+uint32_t lane_when_captured(const cenote_pool *pool, uint64_t key, CUstream stream, const struct device *other);
+void lane_hold(cenote_pool *pool, uint32_t lane);
+void lane_drop(cenote_pool *pool, uint32_t lane);
+void lane_join(cenote_pool *pool, struct arena *a, uint32_t lane);
+void lane_put_last(cenote_pool *pool, struct arena *a);
+void lane_leave(cenote_pool *pool, struct arena *a);
+bool lane_may_be_touched(cenote_pool *pool, const struct lane *lane);
+bool lane_is_owed(const cenote_pool *pool, uint32_t lane);
+bool lane_knows_last_free(const cenote_pool *pool, const struct arena *a);
+bool lanes_begin(cenote_pool *pool);
+void lane_release(cenote_pool *pool, struct arena *a, tick now);
+void lanes_look_at_released(cenote_pool *pool);
+void lanes_note_replays(cenote_pool *pool);
+void lanes_mark(cenote_pool *pool);
+void lanes_unmark(cenote_pool *pool);
+bool lanes_are_marked(const cenote_pool *pool, CUstream stream);
+bool lanes_named(uint64_t *key, CUstream *stream);
+bool lanes_can_help(cenote_pool *pool);
+void lane_set_done(cenote_pool *pool, uint32_t lane, tick covers);
+void lane_asked(cenote_pool *pool, uint32_t lane, tick covers);
+void lane_done(cenote_pool *pool, uint32_t lane, tick covers);
+void lane_not_asked(cenote_pool *pool, uint32_t lane, tick covers);
+bool lanes_are_in_flight(const cenote_pool *pool, tick limit);
+bool lanes_are_done(const cenote_pool *pool, tick limit);
+void lane_forget_key(cenote_pool *pool, struct lane *lane);
+void lanes_end_known(cenote_pool *pool);
+void lanes_all_done(cenote_pool *pool, tick covers);
+
+#endif

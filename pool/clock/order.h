@@ -1,0 +1,13 @@
+/*
+ * order.h: memory that the device is not done with goes to another stream, which is made to wait for it on the
+ * device; see order.c. LOCKING: the turn.
+ */
+#ifndef CENOTE_POOL_CLOCK_ORDER_H
+#define CENOTE_POOL_CLOCK_ORDER_H
+
+#include "pool/pool.h"
+
+tick order_reach(const cenote_pool *pool, const struct arena *a);
+CUresult order_behind(cenote_pool *pool, struct arena *a, tick freed);
+
+#endif

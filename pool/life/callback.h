@@ -1,0 +1,63 @@
+/*
+ * callback.h: functions of the program that a pool calls. See callback.c; ask.c for the shortage function, watch.c for the watch function.
+ *
+ *     shortage function: set ---> runs on any number of threads ---> replaced: the calls that began before have ended
+ *     watch function:    set ---> runs on one thread at a time, with `watching` ---> NULL
+ *
+ * OWNERS: ask.c, watch.c. LOCKING: each part says its own.
+ */
+#ifndef CENOTE_POOL_LIFE_CALLBACK_H
+#define CENOTE_POOL_LIFE_CALLBACK_H
+
+#include <cenote/cenote.h>
+
+#include "base/lock.h"
+#include "pool/life/life.h"
+
+/*
+ * A function of the program that runs on this thread, inside a call of cenote. Those of a group or pool are not called for that again before
+ * they have returned; the watch function and the clock (`of` NULL) must not call cenote at all.
+ */
+struct callback {
+    const void *of;
+    const cenote_pool *pool;        /* that called it: it stays until it has returned */
+    const struct callback *outer;
+};
+extern _Atomic(uint32_t) pool_strict_callbacks; /* watch functions and clocks that run, on all threads: mostly none */
+
+int pool_process_usable(void);                           /* CENOTE_OK, FORKED, EXITING, or INVALID: a callback that must not call */
+int pool_usable(const cenote_pool *pool);                /* CENOTE_OK, or why no call can be served */
+int pool_answers(const cenote_pool *pool);               /* CENOTE_OK, or why no question of the books is answered */
+int pool_take_lock(cenote_pool *pool);                   /* CENOTE_OK, with the pool's lock; or the same, without it */
+int pool_driver_error(cenote_pool *pool, CUresult result, const char *call);
+int pool_driver_error_of_any(cenote_pool *pool, CUresult result, const char *call);
+uint64_t pool_now(const cenote_pool *pool);
+void callback_begin(struct callback *c, const cenote_pool *pool, const void *of);
+void callback_end(void);
+bool callback_runs(const void *of);                       /* on this thread */
+bool callback_is_inside(void);
+bool callback_runs_for(const cenote_pool *pool);                  /* on this thread: a function that it called */
+
+/* May this thread ask no pool anything? pool_process_usable says why. At exit it may: frees and questions are bookkeeping. */
+static inline bool pool_refuses(void)
+{
+    return driver_is_forked() || (atomic_load_explicit(&pool_strict_callbacks, memory_order_relaxed) && callback_runs(NULL));
+}
+
+/* The shortage function. LOCKING: the pool's lock; `over` is atomic and slept upon. */
+struct asking;
+struct ask {
+    cenote_shortage_fn on_shortage;
+    void          *arg;
+    struct asking *running;         /* calls of it, the latest first */
+    uint64_t       begun;           /* calls, in all */
+    _Atomic(uint32_t) over;         /* of these, ended */
+};
+
+/* The watch function. LOCKING: `watching` of the pool. */
+struct watch {
+    _Atomic(cenote_watch_fn) fn;    /* NULL: the program does not watch; a hint without `watching` */
+    void          *arg;
+};
+
+#endif

@@ -1,0 +1,502 @@
+/*
+ * attempt.c: one attempt at a request that the arena could not serve from pages in place. Finds a place, plans which pages go there, gives the
+ * lock back while the driver maps them, and publishes the result.
+ *
+ * It does not climb: shortage.c does, between two attempts. It does not wait for memory, only for addresses, if none are left for a region.
+ *
+ *     place with pages      ---> served
+ *     place without pages   ---> planned ---> created, mapped ---> published ---> served, or short: the climb goes on
+ *       of very many slots  ---> taken ---> planned in portions ---> the same; or undone
+ *     no place              ---> a region or segment is added ---> the climb tries again
+ *
+ * An attempt that fails undoes its plan. The pages that it created are spares for the next attempt, and go back if the climb ends out of memory.
+ *
+ * LOCKING: the turn; the pool's lock only around looks and plans.
+ */
+#include "pool/shortage/attempt.h"
+
+#include "pool/arenas/place.h"
+#include "pool/clock/order.h"
+#include "pool/life/prove.h"
+#include "pool/life/watch.h"
+#include "pool/mapping/aliases.h"
+#include "pool/mapping/budget.h"
+#include "pool/mapping/grow.h"
+#include "pool/mapping/trim.h"
+#include "pool/mapping/units.h"
+#include "pool/provider/provider.h"
+#include "stats/account/count.h"
+#include "stats/account/record.h"
+
+#define SLOTS_AT_ONCE   4096u      /* chosen, as the next: a place with more slots is planned in portions, which takes longer in all */
+#define PAGES_AT_ONCE   1000u      /* of those, and where pages come: some 50 us */
+#define SLIDES_MAX      (1u << 20) /* most places taken without a poll in between */
+
+static enum attempt fail(struct climb *c, int error)
+{
+    c->error = error;
+    return ATTEMPT_DONE;
+}
+
+static int no_books(void)
+{
+    return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory left for the books of a block");
+}
+
+/* How much memory is free, as the driver says. LOCKING: the turn. */
+void attempt_ask_driver(struct climb *c)
+{
+    size_t free = 0, total = 0;
+    uint64_t says = c->pool->config.device->driver->cuMemGetInfo(&free, &total) ? UINT64_MAX : free;
+    says -= c->overstated < says ? c->overstated : says;
+    c->driver_has = says > c->given ? says : c->given;
+}
+
+/* Bytes of new pages that come instead of moves: none under shortage, and none beyond `most`, which can be had. LOCKING: the pool's lock. */
+static uint64_t growth(const struct climb *c, uint64_t most)
+{
+    uint64_t bytes = c->rung > RUNG_BUDGET ? 0 : budget_growth(c->pool, c->request->bytes, c->now);
+    return bytes < most ? bytes : most;
+}
+
+/* The driver's part, between plan and publish. LOCKING: without the pool's lock, which it has taken when it returns. */
+static CUresult run_fill(struct climb *c)
+{
+    cenote_pool *pool = c->pool;
+    uint64_t before = pool_now(pool);
+    CUmemAllocationProp prop = pool_page_prop(pool);
+    CUresult result = fill_create(&pool->remap.fill, pool->config.device, &prop);
+    uint64_t created = pool_now(pool), unmapped = created;
+    if (!result) {
+        watch_fill_begins(pool);
+        result = fill_unmap(&pool->remap.fill, pool->config.device);
+        unmapped = pool_now(pool);
+        if (!result && pool->remap.fill.behind)
+            c->no_order = result = order_behind(pool, c->arena, pool->remap.fill.behind);
+        if (!result)
+            c->no_mapping = result = fill_map(&pool->remap.fill, pool->config.device, pool->access.list, pool->access.count);
+        watch_fill_ends(pool, result);
+    }
+    uint64_t after = pool_now(pool);
+    lock_take(&pool->lock);
+    budget_book_fill(pool, unmapped - created, after - unmapped);
+    pool->config.hooks->created(pool, created - before, after - unmapped);
+    return result;
+}
+
+/* The driver had the pages and would not map them: it has too many mappings (rule 18). LOCKING: the pool's lock, but not between. */
+static bool has_dropped_aliases(struct climb *c)
+{
+    if (c->no_mapping != CUDA_ERROR_OUT_OF_MEMORY)
+        return false;
+    lock_give(&c->pool->lock);
+    bool dropped = aliases_drop(c->pool);
+    lock_take(&c->pool->lock);
+    return dropped;
+}
+
+/*
+ * Pages are of two sizes, and a page cannot be cut. So free pages of other sizes than the fill creates go back to the driver, as many bytes as
+ * it creates; otherwise the pool would hold both. This takes driver time as moving does, and is booked so. Bytes that went. LOCKING: the turn.
+ */
+static uint64_t exchange(cenote_pool *pool, uint64_t bytes)
+{
+    const struct fill *f = &pool->remap.fill;
+    uint32_t shift = pool->store.pages.shifts[f->top];
+    uint64_t before = pool_now(pool), gone = trim_other_size(pool, shift, bytes), after = gone ? pool_now(pool) : before;
+    lock_take(&pool->lock);
+    budget_book_move(pool, after - before);
+    lock_give(&pool->lock);
+    return gone;
+}
+
+/*
+ * For what the fill is about to create, less what the pool grows by rather than move pages. In units of a large page: one that went for a small page
+ * would be missed soon, and a program with a few small blocks would never come to rest. So the pool owes less than a large page. LOCKING: the turn.
+ */
+static void exchange_for_fill(struct climb *c)
+{
+    cenote_pool *pool = c->pool;
+    uint64_t bytes = pool->remap.fill.create_bytes, page = pages_largest(&pool->store.pages);
+    if (!bytes || !pages_have_sizes(&pool->store.pages))
+        return;
+    lock_take(&pool->lock);
+    uint64_t news = growth(c, UINT64_MAX);
+    lock_give(&pool->lock);
+    pool->remap.owed += news < bytes ? bytes - news : 0;
+    uint64_t due = pool->remap.owed & ~(page - 1);
+    pool->remap.owed -= due;
+    if (due)
+        exchange(pool, due);
+}
+
+/* LOCKING: the pool's lock on entry and on return; not between. */
+static bool has_exchanged(struct climb *c, uint64_t bytes)
+{
+    if (!pages_have_sizes(&c->pool->store.pages))
+        return false;
+    lock_give(&c->pool->lock);
+    bool has = exchange(c->pool, bytes) != 0;
+    lock_take(&c->pool->lock);
+    return has;
+}
+
+/*
+ * The driver refused pages that it said it has, or gave before. From now on in this climb as much less counts as it still says, so that free pages of
+ * other sizes go. True: that is news, and the next attempt differs. LOCKING: the pool's lock on entry and on return; not between.
+ */
+static bool has_overstated(struct climb *c)
+{
+    uint64_t before = c->overstated;
+    if (c->no_mapping)
+        return false;
+    lock_give(&c->pool->lock);
+    c->given = c->overstated = 0;
+    attempt_ask_driver(c);
+    c->overstated = c->driver_has;
+    lock_take(&c->pool->lock);
+    return !before && c->overstated;
+}
+
+/* Takes the place. LOCKING: the pool's lock. */
+static uint32_t take_place(struct climb *c, const struct place *place)
+{
+    return heap_take(arena_heap(c->arena, region_of(&c->pool->store.pages, place->region)->heap), place);
+}
+
+/*
+ * The place has been planned for: the driver fills it. LOCKING: the pool's lock on entry and on return; not between.
+ */
+static enum attempt fill_place(struct climb *c, const struct place *place)
+{
+    cenote_pool *pool = c->pool;
+    uint32_t block = pool->remap.fill.block ? pool->remap.fill.block : take_place(c, place);
+    lock_give(&pool->lock);
+
+    exchange_for_fill(c);
+    c->no_mapping = CUDA_SUCCESS;
+    CUresult result = run_fill(c);
+    bool has_no_order = pool->remap.fill.behind && c->no_order; /* the next attempt does without */
+    while (fill_publish(&pool->remap.fill, &pool->store.pages, result, lock_portion(PAGES_AT_ONCE)))
+        lock_pass(&pool->lock);
+    pool->account.stats.pages_created += pool->remap.fill.creates;
+    count_reserved(pool);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY || pool->remap.fill.creates)
+        atomic_store(&pool->config.device->card->is_short, result == CUDA_ERROR_OUT_OF_MEMORY && !c->no_mapping && !has_no_order);
+    if (result) {
+        arena_abandon(c->arena, block);
+        if (has_dropped_aliases(c))
+            return ATTEMPT_AGAIN;
+        if (has_no_order && !driver_result_is_sticky(result))
+            return ATTEMPT_AGAIN;
+        if (result == CUDA_ERROR_OUT_OF_MEMORY && has_overstated(c))
+            return ATTEMPT_AGAIN;
+        c->driver = result;
+        return result == CUDA_ERROR_OUT_OF_MEMORY ? ATTEMPT_SHORT : ATTEMPT_DONE;
+    }
+    pool->account.stats.pages_harvested += pool->remap.fill.harvests;
+    pool->account.stats.pages_unmapped += pool->remap.fill.unmaps + pool->remap.fill.leaves;
+    if (!pool_reserve_books(pool, c->request->mark)) { /* other threads had the lock meanwhile, and may have taken what was reserved before */
+        arena_abandon(c->arena, block);
+        return fail(c, no_books());
+    }
+    c->at = pool_commit(pool, c->arena, c->request, block);
+    count_alloc(pool, c->arena, c->request);
+    record_taken(pool, c->at, c->request, c->arena);
+    return ATTEMPT_DONE;
+}
+
+/* Of the pages that are made for the request. LOCKING: the pool's lock. */
+static uint32_t grade_of(const struct climb *c)
+{
+    const struct request *q = c->request;
+    bool is_small = q->heap || c->rung > RUNG_BUDGET; /* under shortage no page is larger than what is missing */
+    return is_small ? GRADE_SMALL : units_grade(c->pool, budget_need(c->pool, q->bytes));
+}
+
+/* log2 of the size of the smallest pages that may come: of those that would be made, or that the pool has. LOCKING: not the pool's lock. */
+static uint32_t least_shift(const struct climb *c)
+{
+    const struct pages *s = &c->pool->store.pages;
+    uint32_t grade = GRADE_SMALL;
+    lock_take(&c->pool->lock);
+    for (uint32_t made = grade_of(c); grade < made && !s->held[grade];)
+        grade++;
+    lock_give(&c->pool->lock);
+    return s->shifts[grade];
+}
+
+/*
+ * The driver says that it has less left than is missing. Some systems have more than they say: the driver is asked for all of it at once, so
+ * that a refusal costs one call and not one for each page. It is asked again once less is missing, more is left, or pages went back to it, which its
+ * figure need not show. LOCKING: the turn.
+ */
+bool attempt_has_more(struct climb *c, uint64_t bytes)
+{
+    const struct driver *t = c->pool->config.device->driver;
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp prop = pool_page_prop(c->pool);
+    uint64_t page = 1ull << c->pool->store.pages.shifts[GRADE_SMALL]; /* of the smallest that may be missing */
+    bytes = (bytes + page - 1) & ~(page - 1);
+    uint64_t released = c->pool->account.stats.pages_released + c->siblings.stir; /* changes with the turn alone */
+    if (c->refused && bytes >= c->refused && c->driver_has <= c->driver_had && released == c->released)
+        return false;
+    CUresult result = t->cuMemCreate(&handle, bytes, &prop, 0);
+    if (!result && t->cuMemRelease(handle))
+        t->cuMemRelease(handle); /* it would be lost: a refusal is asked for once more */
+    bool has_more = result != CUDA_ERROR_OUT_OF_MEMORY;
+    c->given = !has_more ? 0 : result ? UINT64_MAX : bytes; /* an error that says nothing of memory: the attempt will meet it */
+    c->refused = has_more ? c->refused : bytes;
+    c->driver_had = c->driver_has;
+    c->released = released;
+    return has_more;
+}
+
+/* LOCKING: the pool's lock on entry and on return; not between. */
+static enum attempt probe(struct climb *c, uint64_t bytes)
+{
+    lock_give(&c->pool->lock);
+    bool more = attempt_has_more(c, bytes);
+    lock_take(&c->pool->lock);
+    return more ? ATTEMPT_AGAIN : ATTEMPT_SHORT;
+}
+
+/*
+ * Bytes that may be created before the stream is made to wait for memory in flight: with order:2 no more than the pool needs, in whole pages, else
+ * `most`, which is all that can be had. LOCKING: the pool's lock.
+ */
+static uint64_t most_before_order(const struct climb *c, uint64_t news, uint64_t most)
+{
+    uint64_t page = 1ull << c->pool->store.pages.shifts[grade_of(c)], room = most;
+    if (c->pool->config.options.order > 1 && c->rung == RUNG_BUDGET && !c->no_order)
+        room = (budget_room(c->pool, c->request->bytes) + page - 1) & ~(page - 1);
+    room = room > news ? room : news;
+    return room < most ? room : most;
+}
+
+/*
+ * May the stream be made to wait, for `bytes` that are missing and cannot be created? Pending blocks and other pools may bring enough earlier than a
+ * fence, which is behind everything that the context was given. Then the host waits instead, for whatever comes first. LOCKING: the pool's lock.
+ */
+static bool may_order(const struct climb *c, uint64_t bytes)
+{
+    const cenote_stats *stats = &c->pool->account.stats;
+    uint64_t pending = stats->active.current - stats->allocated.current;
+    return c->rung >= RUNG_ORDER && !c->no_order && pending + c->siblings.cached < bytes;
+}
+
+/* The place is to be looked for anew in any case. LOCKING: the pool's lock on entry and on return; not between. */
+static void loosen(struct climb *c, const struct loosening *units)
+{
+    cenote_pool *pool = c->pool;
+    lock_give(&pool->lock);
+    uint64_t before = pool_now(pool);
+    c->no_loosening = !units_loosen(pool, units);
+    uint64_t after = pool_now(pool);
+    lock_take(&pool->lock);
+    budget_book_move(pool, after - before);
+}
+
+/* Puts back what was planned, and the place. LOCKING: the pool's lock, but not between portions. */
+static void undo(struct climb *c)
+{
+    struct fill *f = &c->pool->remap.fill;
+    while (fill_publish(f, &c->pool->store.pages, CUDA_ERROR_OUT_OF_MEMORY, lock_portion(PAGES_AT_ONCE)))
+        lock_pass(&c->pool->lock);
+    arena_abandon(c->arena, f->block);
+    f->block = 0;
+}
+
+/*
+ * As plan_at, in portions: the place is taken first, so that the lock may be let go of. Which pages move is sorted without it. LOCKING: the pool's
+ * lock, but not between portions.
+ */
+static enum plan plan_in_portions(struct climb *c, const struct requester *who, const struct place *place, uint64_t news, uint64_t most)
+{
+    cenote_pool *pool = c->pool;
+    struct fill *f = &pool->remap.fill;
+    struct pages *s = &pool->store.pages;
+    if (!fill_hold(f, s, who, region_of(s, place->region), place->under.from, place->under.to, news))
+        return PLAN_NO_MEMORY;
+    f->block = take_place(c, place);
+    lock_pass(&pool->lock);
+    for (uint32_t grade = GRADES; grade-- > 0;) {
+        fill_pick(f, s, who, grade);
+        while (f->lack[grade] && pages_pick_some(s, &f->pickers[grade], lock_portion(PAGES_AT_ONCE)))
+            lock_pass(&pool->lock);
+        lock_give(&pool->lock);
+        pages_pick_sort(&f->pickers[grade]);
+        fill_picked(f, s, grade);
+        lock_take(&pool->lock);
+    }
+    while (f->create_bytes <= most && fill_lift(f, s, who, lock_portion(PAGES_AT_ONCE)))
+        lock_pass(&pool->lock);
+    bool is_over = f->create_bytes > most;
+    if (!is_over && table_reserve(&s->table, f->creates))
+        return PLAN_READY;
+    undo(c);
+    return is_over ? PLAN_OVER_LIMIT : PLAN_NO_MEMORY;
+}
+
+/* LOCKING: the pool's lock, but not between portions. */
+static enum plan plan_at(struct climb *c, const struct requester *who, const struct place *place, uint64_t news, uint64_t most)
+{
+    struct pages *s = &c->pool->store.pages;
+    if (place->under.to - place->under.from > lock_portion(SLOTS_AT_ONCE))
+        return plan_in_portions(c, who, place, news, most);
+    return fill_plan(&c->pool->remap.fill, s, who, region_of(s, place->region), place->under.from, place->under.to, news, most);
+}
+
+/*
+ * Which pages go there. Only if those that can be had are not enough, and nothing else is left but to wait, or with order:2 to take more memory, the
+ * thread looks for a place anew, with pages that the device is not done with, for which the stream will wait. LOCKING: the pool's lock.
+ */
+static enum plan plan(struct climb *c, struct requester *who, struct place *place, uint64_t most)
+{
+    cenote_pool *pool = c->pool;
+    uint32_t grade = grade_of(c);
+    uint64_t news = growth(c, most), before = most_before_order(c, news, most);
+    struct loosening units;
+    if (units_choose(pool, who, place, grade, news, &units) && !c->no_loosening) {
+        loosen(c, &units);
+        return PLAN_ANEW; /* other threads may have taken the place meanwhile */
+    }
+    enum plan plan = plan_at(c, who, place, news, before);
+    bool is_early = before < most, was_held = pool->remap.fill.is_held; /* then the place has been taken and given back, and is another one now */
+    if (plan != PLAN_OVER_LIMIT || !(is_early || may_order(c, pool->remap.fill.create_bytes - most)))
+        return plan;
+    who->orderable = order_reach(pool, c->arena);
+    if (!who->orderable && !is_early)
+        return plan;
+    if (who->orderable || was_held) {
+        struct place other = {0};
+        enum fit fit = pool_try(pool, c->arena, who, c->request, true, &other, &c->at);
+        if (fit == FIT_NOW)
+            return PLAN_NEEDLESS; /* a complete place beyond the line: if pages may stay, the one below it begins elsewhere and lacks more */
+        if (fit == FIT_WITH_PAGES)
+            *place = other; /* else it began at pages that stay, of which another slot is in flight: the place without them is one still */
+        else if (was_held)
+            return plan;
+    }
+    news = who->orderable ? before : news;
+    units_choose(pool, who, place, grade, news, &units);
+    return plan_at(c, who, place, news, most);
+}
+
+/* LOCKING: the pool's lock. */
+static enum attempt fill_from_plan(struct climb *c, struct requester *who, struct place *place)
+{
+    cenote_pool *pool = c->pool;
+    uint64_t allowance = limits_allowance(pool), most = allowance < c->driver_has ? allowance : c->driver_has;
+    uint64_t lacks;
+    CHECK(provider_moves_pages(pool, c->arena)); /* a segment has its memory for as long as it lives */
+    switch (plan(c, who, place, most)) {
+    case PLAN_READY:
+        return fill_place(c, place);
+    case PLAN_NEEDLESS:
+        return ATTEMPT_DONE;
+    case PLAN_ANEW:
+        return ATTEMPT_AGAIN;
+    case PLAN_OVER_LIMIT:
+        lacks = pool->remap.fill.create_bytes;
+        return has_exchanged(c, lacks) ? ATTEMPT_AGAIN : allowance < lacks ? ATTEMPT_SHORT : probe(c, lacks);
+    default:
+        return fail(c, error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory left to plan %llu pages",
+                                 (unsigned long long)(place->under.to - place->under.from)));
+    }
+}
+
+/*
+ * The thread polled the device, and then found a place. If the place has slid all the same, polling did not help: poll less often, and double the
+ * gap each time, because a program that repeats itself would poll in vain at each step.
+ */
+static void note_poll(struct arena *a, const struct place *place)
+{
+    a->slides_allowed = !place->slid ? 0 : a->slides_allowed < SLIDES_MAX ? 2 * a->slides_allowed + 1 : a->slides_allowed;
+    a->slides_left = a->slides_allowed;
+}
+
+/* LOCKING: the pool's lock on entry and on return. */
+static enum attempt place_and_fill(struct climb *c)
+{
+    cenote_pool *pool = c->pool;
+    struct place place = {0};
+    struct requester who = pool_requester(pool, c->arena);
+    who.anywhere |= c->rung > RUNG_BUDGET;
+    who.splits = c->rung == RUNG_SPLIT;
+    if (!pool_reserve_books(pool, c->request->mark))
+        return fail(c, no_books());
+    enum fit fit = pool_try(pool, c->arena, &who, c->request, true, &place, &c->at);
+    if (fit == FIT_NOW) {
+        note_poll(c->arena, &place);
+        return ATTEMPT_DONE;
+    }
+    bool any_hole = c->rung > RUNG_BUDGET && !c->request->exclusive_pages;
+    if (any_hole && c->arena->small && pool_try_heaps(pool, c->arena, &who, c->request, &c->at))
+        return ATTEMPT_DONE;
+    if (fit == FIT_WITH_PAGES)
+        return fill_from_plan(c, &who, &place);
+    if (c->request->at)
+        return fail(c, fit != FIT_IN_FLIGHT ? pool_refuse_place(c->request) :
+                    error_set(CENOTE_BUSY | ERROR_ANSWER, 0, "the device is not done with what lay at %#llx: ask again after cenote_pool_trim(pool, "
+                              "UINT64_MAX, CENOTE_TRIM_WAIT), or, from CUDA 12.5 on, when its streams are done", (unsigned long long)c->request->at));
+
+    lock_give(&pool->lock);
+    int error = grow_arena(pool, c->arena, c->request, &c->driver);
+    bool exhausted = error == CENOTE_OUT_OF_ADDRESSES && c->driver == CUDA_ERROR_OUT_OF_MEMORY;
+    bool waits = exhausted && c->rounds++ < ROUNDS_MAX, again = waits && wait_for_progress(pool, UINT64_MAX, &c->driver);
+    if (waits && c->driver)
+        error = pool_driver_error(pool, c->driver, "waiting for addresses");
+    lock_take(&pool->lock);
+    if (again)
+        return ATTEMPT_AGAIN;
+    if (error == CENOTE_OUT_OF_MEMORY)
+        return ATTEMPT_SHORT;
+    return error ? fail(c, error) : ATTEMPT_AGAIN;
+}
+
+/* If pages cannot move: free segments, all too small for the request, go back before another is taken, within the budget of moves. */
+void attempt_replace_segments(struct climb *c)
+{
+    cenote_pool *pool = c->pool;
+    if (provider_moves_pages(pool, c->arena))
+        return;
+    uint64_t before = c->now = pool_now(pool);
+    lock_take(&pool->lock);
+    bool may = growth(c, UINT64_MAX) < c->request->bytes || provider_guards(pool, c->arena);
+    lock_give(&pool->lock);
+    if (!may)
+        return;
+    trim_flush(pool);
+    trim_segments(pool);
+    uint64_t after = pool_now(pool);
+    lock_take(&pool->lock);
+    budget_book_move(pool, after - before);
+    lock_give(&pool->lock);
+}
+
+/*
+ * Finds a place and fills it. If the device may have too little memory left, the driver is asked first, so that no pages are created in vain one
+ * by one. A climb asks at each further attempt, whatever the pool holds by then: pages go back meanwhile, and the last refusal ends the climb, so it
+ * has to come from a plan that knew what is left.
+ */
+enum attempt attempt_serve(struct climb *c)
+{
+    cenote_pool *pool = c->pool;
+    uint64_t held = pool->store.pages.reserved, more = pool->config.device->capacity > held ? pool->config.device->capacity - held : 0;
+    bool may_lack = c->rung > RUNG_BUDGET || atomic_load(&pool->config.device->card->is_short) || c->request->size > more / 2;
+    c->driver_has = UINT64_MAX;
+    if (may_lack && provider_moves_pages(pool, c->arena))
+        attempt_ask_driver(c);
+    if (provider_moves_pages(pool, c->arena)) {
+        uint64_t units = (c->request->size >> pool->store.pages.shifts[GRADE_LARGE]) + 2, slots = units << (pool->store.pages.shifts[GRADE_LARGE] -
+                         pool->store.pages.shifts[GRADE_SMALL]);
+        aliases_make_room(pool, (c->request->size >> least_shift(c)) + 2); /* at both edges it may touch one more */
+        fill_make_room(&pool->remap.fill, slots < UINT32_MAX / 2 ? (uint32_t)slots : 0); /* not under the pool's lock; if that fails, the plan does */
+    }
+    c->now = pool_now(pool);
+    lock_take(&pool->lock);
+    enum attempt attempt = place_and_fill(c);
+    lock_give(&pool->lock);
+    return attempt;
+}
