@@ -60,7 +60,7 @@ static struct import *import_at(uint32_t number) { return table_at(&imports, num
 static uint64_t key_of_address(uint64_t at) { return at << 9; }
 static uint64_t key_of_view(const struct view *v)
 {
-    return ((v->exporter[0] ^ (v->exporter[1] + v->identity * 0x9e3779b97f4a7c15ull) ^ v->generation) | 1) << 9;
+    return ((v->exporter[0] ^ (v->exporter[1] + v->identity * 0x9e3779b97f4a7c15ull) ^ v->generation << 1) | 1) << 9;
 }
 
 static int no_books(void)
@@ -85,7 +85,7 @@ static uint32_t take_view(const struct view *like, bool *is_new)
     lock_take(&lock);
     uint32_t number = index_find(&by_identity, key_of_view(like));
     const struct view *v = number ? view_at(number) : like;
-    *is_new = !number || v->device != like->device || v->generation != like->generation || v->identity != like->identity || v->shift != like->shift || v->pages != like->pages ||
+    *is_new = !number || v->generation != like->generation || v->identity != like->identity || v->shift != like->shift || v->pages != like->pages ||
               memcmp(v->exporter, like->exporter, sizeof v->exporter) != 0;
     if (*is_new) {
         bool open = (views.items || table_open(&views, sizeof(struct view), VIEWS_MAX)) &&
