@@ -144,7 +144,7 @@ struct host {
     struct topology *topology;
     int      nodes;
     struct device *_Atomic devices[DEVICES_MAX];
-    _Atomic uint64_t generations[DEVICES_MAX]; /* of the contexts in which memory is registered: the next when one has ended, and nothing is left there */
+    _Atomic uint64_t generations[DEVICES_MAX]; /* of their contexts: the next one when one has ended, and nothing is registered there any more */
     atomic_int reset;               /* device that the program has reset, and with it what was registered there, + 1; 0: none */
     atomic_int near_node[DEVICES_MAX];      /* node + 1, 0: not asked yet */
 

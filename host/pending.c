@@ -244,8 +244,9 @@ void uses_close(struct host *h)
 {
     for (int i = 0; i < DEVICES_MAX; i++) {
         struct device *d = atomic_load(&h->devices[i]);
-        bool inside = d && device_enter(d, host_generation(h, d)) == CUDA_SUCCESS, are_here = inside && h->events[i]->generation == host_generation(h, d);
-        while (are_here && h->events[i]->count)
+        uint64_t generation = d ? host_generation(h, d) : 0;
+        bool inside = d && device_enter(d, generation) == CUDA_SUCCESS;
+        while (inside && h->events[i]->generation == generation && h->events[i]->count)
             use_event_drop(d, h->events[i]->event[--h->events[i]->count]);
         if (inside)
             sweep_close(h, d);

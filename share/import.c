@@ -314,7 +314,8 @@ static int bring(const struct share_message *m, struct device *device, uint64_t 
     int file, error = share_ask(m, 0, &about, &file);
     if (error || (error = may_be_mapped(m, &about, device)))
         return error;
-    const struct view like = {.device = device, .generation = generation, .shift = about.shift, .pages = about.pages, .exporter = {m->exporter[0], m->exporter[1]},
+    const struct view like = {.device = device, .generation = generation, .shift = about.shift, .pages = about.pages,
+                              .exporter = {m->exporter[0], m->exporter[1]},
                               .identity = about.pages == 1 ? about.serial << 1 : m->generation << 1 | 1};
     bool is_new;
     uint32_t view = take_view(&like, &is_new);

@@ -3,7 +3,8 @@
  * these to the next one. A table: each row remembers something of the first context, and all rows go on alike: the context ends, the next one has
  * its handle and a stream with the handle of the stream before, and that one's work is late. Contents and the books of the simulated card judge.
  *
- * The context ends by a reset, on this thread or on another, or, if it is the program's own, by cuCtxDestroy. Random orders of resets: test_reset_orders.c.
+ * The context ends by a reset, on this thread or on another, or, if it is the program's own, by cuCtxDestroy. Random orders of resets are in
+ * tests/processes/test_reset_orders.c.
  */
 #include <pthread.h>
 
