@@ -43,8 +43,8 @@ enum plan {
     PLAN_READY,
     PLAN_OVER_LIMIT,                      /* more pages would have to be created than `allowance` */
     PLAN_NO_MEMORY,                       /* host memory */
-    PLAN_ANEW,                            /* mappings have changed: another attempt is due */
-    PLAN_NEEDLESS                         /* the block has got another place, which lacks nothing: attempt.c */
+    PLAN_LOOSENED,                        /* mappings have gone: look for a place anew */
+    PLAN_ORDER                            /* not without memory in flight, for which the stream can be made to wait */
 };
 
 enum plan fill_plan(struct fill *f, struct pages *s, const struct requester *who, struct region *r, uint32_t from, uint32_t to,

@@ -43,13 +43,15 @@ static int no_books(void)
     return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory left for the books of a block");
 }
 
-/* How much memory is free, as the driver says. LOCKING: the turn. */
-void attempt_ask_driver(struct climb *c)
+/*
+ * How much memory the driver has left: what it says, and by how much that was wrong when it was last tried in this climb. LOCKING: the turn.
+ */
+uint64_t attempt_ask_outside(struct climb *c)
 {
     size_t free = 0, total = 0;
-    uint64_t says = c->pool->config.device->driver->cuMemGetInfo(&free, &total) ? UINT64_MAX : free;
-    says -= c->overstated < says ? c->overstated : says;
-    c->driver_has = says > c->given ? says : c->given;
+    bool says = !c->pool->config.device->driver->cuMemGetInfo(&free, &total);
+    int64_t has = (int64_t)free + c->misjudged;
+    return c->outside = !says ? UINT64_MAX : has > 0 ? (uint64_t)has : 0;
 }
 
 /* Bytes of new pages that come instead of moves: none under shortage, and none beyond `most`, which can be had. LOCKING: the pool's lock. */
@@ -142,20 +144,20 @@ static bool has_exchanged(struct climb *c, uint64_t bytes)
 }
 
 /*
- * The driver refused pages that it said it has, or gave before. From now on in this climb as much less counts as it still says, so that free pages of
- * other sizes go. True: that is news, and the next attempt differs. LOCKING: the pool's lock on entry and on return; not between.
+ * The driver refused pages that it said it has. From now on in this climb as much less counts as it still says, so that free pages of other sizes go.
+ * True: that is news, and the next attempt differs. LOCKING: the pool's lock on entry and on return; not between.
  */
 static bool has_overstated(struct climb *c)
 {
-    uint64_t before = c->overstated;
+    bool was_known = c->misjudged < 0;
     if (c->no_mapping)
         return false;
     lock_give(&c->pool->lock);
-    c->given = c->overstated = 0;
-    attempt_ask_driver(c);
-    c->overstated = c->driver_has;
+    c->misjudged = 0;
+    uint64_t says = attempt_ask_outside(c);
+    c->misjudged = says == UINT64_MAX ? 0 : -(int64_t)says;
     lock_take(&c->pool->lock);
-    return !before && c->overstated;
+    return !was_known && c->misjudged;
 }
 
 /* Takes the place. LOCKING: the pool's lock. */
@@ -227,9 +229,8 @@ static uint32_t least_shift(const struct climb *c)
 }
 
 /*
- * The driver says that it has less left than is missing. Some systems have more than they say: the driver is asked for all of it at once, so
- * that a refusal costs one call and not one for each page. It is asked again once less is missing, more is left, or pages went back to it, which its
- * figure need not show. LOCKING: the turn.
+ * The driver says that it has less left than is missing. Some systems have more than they say: the driver is asked for all of it at once, so that a
+ * refusal costs one call and not one for each page. LOCKING: the turn.
  */
 bool attempt_has_more(struct climb *c, uint64_t bytes)
 {
@@ -238,18 +239,13 @@ bool attempt_has_more(struct climb *c, uint64_t bytes)
     CUmemAllocationProp prop = pool_page_prop(c->pool);
     uint64_t page = 1ull << c->pool->store.pages.shifts[GRADE_SMALL]; /* of the smallest that may be missing */
     bytes = (bytes + page - 1) & ~(page - 1);
-    uint64_t released = c->pool->account.stats.pages_released + c->siblings.stir; /* changes with the turn alone */
-    if (c->refused && bytes >= c->refused && c->driver_has <= c->driver_had && released == c->released)
-        return false;
     CUresult result = t->cuMemCreate(&handle, bytes, &prop, 0);
     if (!result && t->cuMemRelease(handle))
         t->cuMemRelease(handle); /* it would be lost: a refusal is asked for once more */
-    bool has_more = result != CUDA_ERROR_OUT_OF_MEMORY;
-    c->given = !has_more ? 0 : result ? UINT64_MAX : bytes; /* an error that says nothing of memory: the attempt will meet it */
-    c->refused = has_more ? c->refused : bytes;
-    c->driver_had = c->driver_has;
-    c->released = released;
-    return has_more;
+    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+        return false;
+    c->misjudged += (int64_t)(bytes > c->outside ? bytes - c->outside : 0); /* so much is left, if no other thread or process takes it */
+    return true;
 }
 
 /* LOCKING: the pool's lock on entry and on return; not between. */
@@ -348,56 +344,37 @@ static enum plan plan_at(struct climb *c, const struct requester *who, const str
 }
 
 /*
- * Which pages go there. Only if those that can be had are not enough, and nothing else is left but to wait, or with order:2 to take more memory, the
- * thread looks for a place anew, with pages that the device is not done with, for which the stream will wait. LOCKING: the pool's lock.
+ * Which pages go to the place. `most`: bytes that can be created. If these and free pages are not enough, and the plan is not the last one, the stream
+ * may be made to wait for pages in flight: then a place is looked for anew, with them. LOCKING: the pool's lock, but not between portions.
  */
-static enum plan plan(struct climb *c, struct requester *who, struct place *place, uint64_t most)
+static enum plan plan(struct climb *c, const struct requester *who, struct place *place, uint64_t most, bool is_last)
 {
-    cenote_pool *pool = c->pool;
-    uint32_t grade = grade_of(c);
     uint64_t news = growth(c, most), before = most_before_order(c, news, most);
     struct loosening units;
-    if (units_choose(pool, who, place, grade, news, &units) && !c->no_loosening) {
-        loosen(c, &units);
-        return PLAN_ANEW; /* other threads may have taken the place meanwhile */
-    }
-    enum plan plan = plan_at(c, who, place, news, before);
-    bool is_early = before < most, was_held = pool->remap.fill.is_held; /* then the place has been taken and given back, and is another one now */
-    if (plan != PLAN_OVER_LIMIT || !(is_early || may_order(c, pool->remap.fill.create_bytes - most)))
-        return plan;
-    who->orderable = order_reach(pool, c->arena);
-    if (!who->orderable && !is_early)
-        return plan;
-    if (who->orderable || was_held) {
-        struct place other = {0};
-        enum fit fit = pool_try(pool, c->arena, who, c->request, true, &other, &c->at);
-        if (fit == FIT_NOW)
-            return PLAN_NEEDLESS; /* a complete place beyond the line: if pages may stay, the one below it begins elsewhere and lacks more */
-        if (fit == FIT_WITH_PAGES)
-            *place = other; /* else it began at pages that stay, of which another slot is in flight: the place without them is one still */
-        else if (was_held)
-            return plan;
-    }
     news = who->orderable ? before : news;
-    units_choose(pool, who, place, grade, news, &units);
-    return plan_at(c, who, place, news, most);
+    if (units_choose(c->pool, who, place, grade_of(c), news, &units) && !c->no_loosening && !is_last) {
+        loosen(c, &units);
+        return PLAN_LOOSENED; /* other threads may have taken the place meanwhile */
+    }
+    enum plan plan = plan_at(c, who, place, news, is_last ? most : before);
+    bool may = before < most || (may_order(c, c->pool->remap.fill.create_bytes - most) && order_reach(c->pool, c->arena));
+    return plan == PLAN_OVER_LIMIT && !is_last && may ? PLAN_ORDER : plan;
 }
 
-/* LOCKING: the pool's lock. */
-static enum attempt fill_from_plan(struct climb *c, struct requester *who, struct place *place)
+/* LOCKING: the pool's lock on entry and on return; not between. */
+static enum attempt fill_with_pages(struct climb *c, const struct requester *who, struct place *place, bool is_last)
 {
     cenote_pool *pool = c->pool;
-    uint64_t allowance = limits_allowance(pool), most = allowance < c->driver_has ? allowance : c->driver_has;
-    uint64_t lacks;
+    uint64_t allowance = limits_allowance(pool), most = allowance < c->outside ? allowance : c->outside, lacks;
     CHECK(provider_moves_pages(pool, c->arena)); /* a segment has its memory for as long as it lives */
-    switch (plan(c, who, place, most)) {
+    switch (plan(c, who, place, most, is_last)) {
     case PLAN_READY:
         return fill_place(c, place);
-    case PLAN_NEEDLESS:
-        return ATTEMPT_DONE;
-    case PLAN_ANEW:
+    case PLAN_LOOSENED:
         return ATTEMPT_AGAIN;
-    case PLAN_OVER_LIMIT:
+    case PLAN_ORDER:
+        return ATTEMPT_ORDER;
+    case PLAN_OVER_LIMIT: /* pages of other sizes go back to the driver, and at last it is asked for more than it says it has */
         lacks = pool->remap.fill.create_bytes;
         return has_exchanged(c, lacks) ? ATTEMPT_AGAIN : allowance < lacks ? ATTEMPT_SHORT : probe(c, lacks);
     default:
@@ -416,31 +393,10 @@ static void note_poll(struct arena *a, const struct place *place)
     a->slides_left = a->slides_allowed;
 }
 
-/* LOCKING: the pool's lock on entry and on return. */
-static enum attempt place_and_fill(struct climb *c)
+/* The arena needs more addresses, or another segment. LOCKING: the pool's lock on entry and on return; not between. */
+static enum attempt grow(struct climb *c)
 {
     cenote_pool *pool = c->pool;
-    struct place place = {0};
-    struct requester who = pool_requester(pool, c->arena);
-    who.anywhere |= c->rung > RUNG_BUDGET;
-    who.splits = c->rung == RUNG_SPLIT;
-    if (!pool_reserve_books(pool, c->request->mark))
-        return fail(c, no_books());
-    enum fit fit = pool_try(pool, c->arena, &who, c->request, true, &place, &c->at);
-    if (fit == FIT_NOW) {
-        note_poll(c->arena, &place);
-        return ATTEMPT_DONE;
-    }
-    bool any_hole = c->rung > RUNG_BUDGET && !c->request->exclusive_pages;
-    if (any_hole && c->arena->small && pool_try_heaps(pool, c->arena, &who, c->request, &c->at))
-        return ATTEMPT_DONE;
-    if (fit == FIT_WITH_PAGES)
-        return fill_from_plan(c, &who, &place);
-    if (c->request->at)
-        return fail(c, fit != FIT_IN_FLIGHT ? pool_refuse_place(c->request) :
-                    error_set(CENOTE_BUSY | ERROR_ANSWER, 0, "the device is not done with what lay at %#llx: ask again after cenote_pool_trim(pool, "
-                              "UINT64_MAX, CENOTE_TRIM_WAIT), or, from CUDA 12.5 on, when its streams are done", (unsigned long long)c->request->at));
-
     lock_give(&pool->lock);
     int error = grow_arena(pool, c->arena, c->request, &c->driver);
     bool exhausted = error == CENOTE_OUT_OF_ADDRESSES && c->driver == CUDA_ERROR_OUT_OF_MEMORY;
@@ -453,6 +409,54 @@ static enum attempt place_and_fill(struct climb *c)
     if (error == CENOTE_OUT_OF_MEMORY)
         return ATTEMPT_SHORT;
     return error ? fail(c, error) : ATTEMPT_AGAIN;
+}
+
+static int refuse_in_flight(const struct request *q)
+{
+    return error_set(CENOTE_BUSY | ERROR_ANSWER, 0, "the device is not done with what lay at %#llx: ask again after cenote_pool_trim(pool, "
+                     "UINT64_MAX, CENOTE_TRIM_WAIT), or, from CUDA 12.5 on, when its streams are done", (unsigned long long)q->at);
+}
+
+/* A place, with pages in flight that stay where they are if there is one. LOCKING: the pool's lock. */
+static enum fit find(struct climb *c, struct requester *who, struct place *place)
+{
+    tick orderable = who->orderable;
+    enum fit fit = pool_try(c->pool, c->arena, who, c->request, true, place, &c->at);
+    if (!orderable || fit == FIT_NOW || fit == FIT_WITH_PAGES)
+        return fit;
+    who->orderable = 0; /* it begins at pages that stay, of which another slot is in flight: there is one without them */
+    fit = pool_try(c->pool, c->arena, who, c->request, true, place, &c->at);
+    who->orderable = orderable;
+    return fit;
+}
+
+/*
+ * Finds a place, and fills it. `orderable`: the stream can be made to wait for memory in flight that was freed up to there; 0: it is not.
+ * LOCKING: the pool's lock on entry and on return.
+ */
+static enum attempt place_and_fill(struct climb *c, tick orderable, bool is_last)
+{
+    cenote_pool *pool = c->pool;
+    struct place place = {0};
+    struct requester who = pool_requester(pool, c->arena);
+    who.anywhere |= c->rung > RUNG_BUDGET;
+    who.splits = c->rung == RUNG_SPLIT;
+    who.orderable = orderable;
+    if (!pool_reserve_books(pool, c->request->mark))
+        return fail(c, no_books());
+    enum fit fit = find(c, &who, &place);
+    if (fit == FIT_NOW) {
+        note_poll(c->arena, &place);
+        return ATTEMPT_DONE;
+    }
+    bool any_hole = c->rung > RUNG_BUDGET && !c->request->exclusive_pages;
+    if (any_hole && c->arena->small && pool_try_heaps(pool, c->arena, &who, c->request, &c->at))
+        return ATTEMPT_DONE;
+    if (fit == FIT_WITH_PAGES)
+        return fill_with_pages(c, &who, &place, is_last);
+    if (c->request->at)
+        return fail(c, fit == FIT_IN_FLIGHT ? refuse_in_flight(c->request) : pool_refuse_place(c->request));
+    return grow(c);
 }
 
 /* If pages cannot move: free segments, all too small for the request, go back before another is taken, within the budget of moves. */
@@ -485,9 +489,9 @@ enum attempt attempt_serve(struct climb *c)
     cenote_pool *pool = c->pool;
     uint64_t held = pool->store.pages.reserved, more = pool->config.device->capacity > held ? pool->config.device->capacity - held : 0;
     bool may_lack = c->rung > RUNG_BUDGET || atomic_load(&pool->config.device->card->is_short) || c->request->size > more / 2;
-    c->driver_has = UINT64_MAX;
+    c->outside = UINT64_MAX;
     if (may_lack && provider_moves_pages(pool, c->arena))
-        attempt_ask_driver(c);
+        attempt_ask_outside(c);
     if (provider_moves_pages(pool, c->arena)) {
         uint64_t units = (c->request->size >> pool->store.pages.shifts[GRADE_LARGE]) + 2, slots = units << (pool->store.pages.shifts[GRADE_LARGE] -
                          pool->store.pages.shifts[GRADE_SMALL]);
@@ -496,7 +500,9 @@ enum attempt attempt_serve(struct climb *c)
     }
     c->now = pool_now(pool);
     lock_take(&pool->lock);
-    enum attempt attempt = place_and_fill(c);
+    enum attempt attempt = place_and_fill(c, 0, false);
+    if (attempt == ATTEMPT_ORDER)
+        attempt = place_and_fill(c, order_reach(pool, c->arena), true);
     lock_give(&pool->lock);
     return attempt;
 }

@@ -17,19 +17,16 @@ struct climb {
     cenote_pool          *pool;
     struct arena         *arena;
     const struct request *request;
-    enum rung             rung;
+    enum rung             rung;     /* never goes down */
+    bool                  repeats;  /* the work of the rung is to be done once more before the next one */
     int                   callbacks;
     tick                  limit;    /* RUNG_WAIT: what is freed later is waited for in another round */
     CUresult              no_order; /* what the driver said when the stream was to wait for others; then the host waits */
     int                   rounds;   /* of RUNG_WAIT, and waits for addresses */
     struct siblings       siblings;
     uint64_t              stir;     /* that of this pool and of its siblings when the last round began */
-    uint64_t              driver_has;/* bytes that the driver says are free, UINT64_MAX: not asked, or it does not say; */
-    uint64_t              overstated;/* so many of them it does not give */
-    uint64_t              given;    /* and so many it gives all the same, whatever it says: it was asked for them in one piece */
-    uint64_t              refused;  /* bytes asked for in one piece and refused, 0: none, */
-    uint64_t              driver_had;/* and what it said was free then, */
-    uint64_t              released; /* and what the pool, or another of the device, had given back */
+    uint64_t              outside;  /* bytes that the driver has left, UINT64_MAX: not asked, or it does not say; */
+    int64_t               misjudged;/* so many more than it says, or fewer, as it turned out when it was last tried */
     bool                  no_loosening; /* aliases of units did not go when they were to: they stay */
     CUresult              no_mapping; /* what the driver said when the pages of the last fill were mapped */
     uint64_t              now;      /* when the attempt began, for the harvest budget */
@@ -41,12 +38,13 @@ struct climb {
 enum attempt {
     ATTEMPT_DONE,          /* served, or failed for good: `error` or `driver` says */
     ATTEMPT_AGAIN,         /* something changed: look again on the same rung */
+    ATTEMPT_ORDER,         /* not without memory in flight, for which the stream can be made to wait */
     ATTEMPT_SHORT          /* no physical memory on this rung */
 };
 
 enum attempt attempt_serve(struct climb *c);
 void attempt_replace_segments(struct climb *c);
-void attempt_ask_driver(struct climb *c);
+uint64_t attempt_ask_outside(struct climb *c);
 bool attempt_has_more(struct climb *c, uint64_t bytes);
 
 #endif

@@ -61,11 +61,11 @@ static bool borrow(struct climb *c)
 static uint64_t room_outside(struct climb *c)
 {
     cenote_pool *pool = c->pool;
-    attempt_ask_driver(c);
+    uint64_t outside = attempt_ask_outside(c);
     lock_take(&pool->lock);
     uint64_t allowance = limits_allowance(pool);
     lock_give(&pool->lock);
-    return c->driver_has < allowance ? c->driver_has : allowance;
+    return outside < allowance ? outside : allowance;
 }
 
 /* An arena whose memory cannot move has no use for free pages: as many bytes of them go back as the new segment lacks. */
@@ -210,7 +210,6 @@ static void begin_round(struct climb *c)
     c->limit = pool->store.pages.fences.now;
     c->stir = siblings_stir(pool) + c->siblings.stir;
     lock_give(&pool->lock);
-    c->rung = RUNG_ORDER;
     c->siblings.count = 0;
 }
 
@@ -241,7 +240,43 @@ static bool may_split(const struct climb *c)
     return pages_have_sizes(&c->pool->store.pages) && provider_moves_pages(c->pool, c->arena) && !pool_is_capturing(c->pool);
 }
 
-/* Goes one rung up, and does its work. If the request is hopeless, asks only the program, siblings and groups that lend. False: no rung is left. */
+/* The program is asked, and asked again as long as it frees something. */
+static bool call_back(struct climb *c)
+{
+    if (borrow(c))
+        return true;
+    c->repeats = ask_others(c);
+    if (c->repeats) {
+        c->driver = events_poll(c->pool, UINT64_MAX);
+        gather(c);
+    }
+    return true;
+}
+
+/* Does the work of the rung. A hopeless request asks only the program, siblings and groups that lend. False: it is in vain to try. */
+static bool work(struct climb *c, bool hopeless)
+{
+    switch (c->rung) {
+    case RUNG_BUDGET:
+        return true;
+    case RUNG_HARVEST:
+        if (!hopeless)
+            gather(c);
+        return true;
+    case RUNG_CALLBACK:
+        return call_back(c);
+    case RUNG_ORDER:
+        begin_round(c);
+        return true;
+    case RUNG_WAIT:
+        return c->repeats = borrow(c) || (!hopeless && (wait_a_while(c) || another_round(c)));
+    case RUNG_SPLIT:
+        return !hopeless && may_split(c);
+    }
+    return false;
+}
+
+/* Goes on to the next rung where there is something to try. False: there is none. */
 static bool climb_higher(struct climb *c, bool hopeless)
 {
     cenote_pool *pool = c->pool;
@@ -249,32 +284,13 @@ static bool climb_higher(struct climb *c, bool hopeless)
     pool->account.stats.retries += c->rung == RUNG_BUDGET;
     lock_give(&pool->lock);
     c->siblings.unmap = c->no_mapping == CUDA_ERROR_OUT_OF_MEMORY;
-    switch (c->rung) {
-    case RUNG_BUDGET:
-        c->rung = RUNG_HARVEST;
-        if (!hopeless)
-            gather(c);
-        return true;
-    case RUNG_HARVEST:
-        c->rung = RUNG_CALLBACK;
-        if (!borrow(c) && ask_others(c)) {
-            c->rung = RUNG_HARVEST; /* then up again from there */
-            c->driver = events_poll(pool, UINT64_MAX);
-            gather(c);
-        }
-        return true;
-    case RUNG_CALLBACK:
-        begin_round(c);
-        return true;
-    case RUNG_SPLIT:
-        return false;
-    default:
-        c->rung = RUNG_WAIT;
-        if (borrow(c) || (!hopeless && (wait_a_while(c) || another_round(c))))
-            return true;
-        c->rung = RUNG_SPLIT;
-        return !hopeless && may_split(c);
-    }
+    do {
+        if (c->rung == RUNG_SPLIT)
+            return false;
+        c->rung += !c->repeats;
+        c->repeats = false;
+    } while (!work(c, hopeless));
+    return true;
 }
 
 /* --------------------------------------------------------------------------------------------------------------------- the whole climb */
