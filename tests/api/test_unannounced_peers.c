@@ -2,6 +2,7 @@
  * test_unannounced_peers.c: pools with the option announced:0, and blocks that streams of another device use: what the driver refuses there, and
  * what other threads do meanwhile. test_unannounced.c has the ordinary road.
  */
+#include "pool/pool.h"
 #include "tests/api/peers.h"
 
 #undef CARD /* strict.h has its own */
@@ -299,6 +300,7 @@ CASE(end_on_a_device_that_is_lost)
         look();
         look();
         EXPECT_EQ(pending(), 0);
+        EXPECT_EQ(p.scene.pool->lanes.asking, 0); /* the driver is asked no more */
         leave_lost();
     }
 }

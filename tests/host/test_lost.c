@@ -89,11 +89,15 @@ CASE(a_device_is_reset_that_has_registered_nothing)
     struct sim_books books;
     CUcontext second;
     open_two(&scene, &second);
-    void *other = take_near(1, 3 * MIB);
+    void *other = take_near(1, 3 * MIB), *spare = take_near(1, 3 * MIB);
     DONE(cenote_host_use(other, 0, scene.stream[A]));
+    DONE(cenote_host_use(other, 0, NULL));
     DONE(cuDevicePrimaryCtxReset(0));
-    DONE(cenote_host_use(other, 0, NULL)); /* in the next context */
-    DONE(cenote_host_free(other));
+    DONE(cenote_host_use(other, 0, NULL)); /* in the next context: not by the event that has ended */
+    DONE(cenote_host_use(spare, 0, NULL));
+    DONE(cenote_host_free(spare));
+    DONE(cenote_host_trim(UINT64_MAX, CENOTE_TRIM_WAIT));
+    DONE(cenote_host_free(other)); /* its events that have ended do not take the place of the spare one */
     DONE(cenote_host_trim(UINT64_MAX, CENOTE_TRIM_WAIT));
     EXPECT_EQ(pinned_stats().pending_blocks, 0);
     void *more[2] = {take_near(1, 20 * MIB), take_near(1, 3 * MIB)};
@@ -107,6 +111,8 @@ CASE(a_device_is_reset_that_has_registered_nothing)
     DONE(cenote_host_free(take_near(0, 50 * MIB)));
     DONE(cenote_host_close());
     EXPECT_EQ(pinned_chunks(), 0);
+    sim_books(&books);
+    EXPECT_EQ(books.events, 0);
     after_a_reset();
 }
 

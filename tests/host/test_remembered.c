@@ -222,10 +222,7 @@ static void forget_block(void)
     left = NULL;
 }
 
-static void forget_group(void)
-{
-    DONE(cenote_group_destroy(group));
-}
+static void forget_group(void) { DONE(cenote_group_destroy(group)); }
 
 static void forget_import(void)
 {
@@ -304,6 +301,8 @@ static void far_lives(const struct row *row, void (*reset)(void))
     for (int life = 0; life < LIVES; life++) {
         row->remember();
         end_far(reset);
+        if (row->remember != a_pool)
+            DONE(cenote_pool_grant(scene.pool, 1)); /* the device has its next context, before it is learnt what was of the last */
         if (row->forget)
             row->forget();
         expect_the_next_context_is_known();
