@@ -5,15 +5,12 @@
  * one. A context that a caller keeps (device_open_in) is there from the start; if it is none of the primary ones it has an entry of its own, and its
  * pools know nothing of the device's others.
  *
- * A structure is of one context. If that has ended the structure stays lost, for what was of it: pools, and events of pools of other devices. Once no
- * pool of its own is left, the next that opens the device gets another structure:
+ * A structure has one context after the other, each with a generation of its own. If a context has ended, the device has none until no pool of that
+ * context is left; what else is of it, such as events of pools of other devices, is told by its generation:
  *
- *     open ----the context has ended: was_reset----> lost ----opened by one more, and no own pool is left----> replaced
- *       |                                              |
- *       +----------------------------------------------+----the last closes----> closed, and used for the next that opens
- *
- * One that was replaced is never used again: pools of other devices name it in their lanes, as long as they like. That is 17 KB for each reset of a
- * device that pools of others have to do with.
+ *     open ----the context has ended: generation 0----> lost ----named once more, and no own pool is left----> open, of the next generation
+ *       |                                                |
+ *       +------------------------------------------------+----the last closes----> closed: generation 0
  *
  * Which way memory can be had is asked once, from device attributes, and then tried: probe.c.
  *
@@ -120,19 +117,17 @@ static unsigned long long ask_id(const struct device *d, CUcontext context)
     return d->driver->cuCtxGetId && d->driver->cuCtxGetId(context, &id) == CUDA_SUCCESS ? id : 0;
 }
 
-bool device_was_reset(struct device *d)
+bool device_lives(struct device *d, uint64_t generation)
 {
     unsigned long long id = 0;
-    if (atomic_load(&d->was_reset))
-        return true;
     CUcontext context = device_context(d);
-    if (!context || !d->context_id)
-        return false;
+    unsigned long long own = atomic_load(&d->context_id);
+    if (!context || !own || !device_is(d, generation))
+        return device_is(d, generation);
     CUresult result = d->driver->cuCtxGetId(context, &id);
-    bool reset = result ? result == CUDA_ERROR_CONTEXT_IS_DESTROYED || result == CUDA_ERROR_INVALID_CONTEXT : id != d->context_id;
-    if (reset)
-        atomic_store(&d->was_reset, true);
-    return reset;
+    if (result ? result == CUDA_ERROR_CONTEXT_IS_DESTROYED || result == CUDA_ERROR_INVALID_CONTEXT : id != own)
+        atomic_compare_exchange_strong(&d->generation, &(uint64_t){generation}, 0); /* another thread may have begun the next */
+    return device_is(d, generation);
 }
 
 CUresult device_prepare(struct device *d)
@@ -146,17 +141,17 @@ CUresult device_prepare(struct device *d)
     if (!context && !d->opened)
         result = CUDA_ERROR_CONTEXT_IS_DESTROYED; /* the call has come too late for the last pool: nothing would be given back */
     else if (!context && !(result = d->driver->cuDevicePrimaryCtxRetain(&context, d->handle))) {
-        d->context_id = ask_id(d, context);
+        atomic_store(&d->context_id, ask_id(d, context));
         atomic_store(&d->context, context);
     }
     lock_give(&opening);
     return result;
 }
 
-static CUresult push_context(struct device *d)
+static CUresult push_context(struct device *d, uint64_t generation)
 {
-    CUresult result = device_prepare(d);
-    if (!result && device_was_reset(d))
+    CUresult result = device_is(d, generation) ? device_prepare(d) : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (!result && !device_lives(d, generation))
         result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (!result)
         result = d->driver->cuCtxPushCurrent(device_context(d));
@@ -165,24 +160,42 @@ static CUresult push_context(struct device *d)
     return result;
 }
 
+static uint64_t generations; /* that were given; guarded by the caller's global lock */
+
+/* What was entered is not the device's context any more. LOCKING: the caller's global lock. */
+static void leave_context(struct device *d)
+{
+    bool is_retained = device_context(d) && !d->is_kept;
+    touch_close(d);
+    atomic_store(&d->context, NULL);
+    atomic_store(&d->is_kept, false);
+    if (is_retained && !driver_is_exiting() && !driver_is_forked())
+        release_context(d);
+}
+
 /*
  * Pools of a context that has ended stand in the way of others of the device: the program may still free the blocks there, whose addresses the driver
  * may give again.
  */
-static bool is_replaceable(struct device *d)
+bool device_begin_anew(struct device *d)
 {
-    return d->opened && !d->pools && device_was_reset(d);
+    if (device_lives(d, atomic_load(&d->generation)))
+        return true;
+    if (d->pools)
+        return false;
+    leave_context(d);
+    atomic_store(&d->generation, ++generations);
+    return true;
 }
 
-/* Of that number. NULL: no host memory. LOCKING: the caller's global lock. */
-static struct device *last_of(int number)
+/* Of that number, in a context that lives unless pools are in one that has ended. NULL: no host memory. LOCKING: the caller's global lock. */
+static struct device *of_number(int number)
 {
     struct device *d = devices[number];
-    if (d && !is_replaceable(d))
+    if (d && d->opened)
+        device_begin_anew(d);
+    if (d || !(d = memory_map(sizeof *d)))
         return d;
-    d = memory_map(sizeof *d);
-    if (!d)
-        return NULL;
     d->number = number;
     return devices[number] = d;
 }
@@ -215,7 +228,7 @@ static int open_first(struct device *d, int ordinal)
     result = ask_abilities(d);
     if (result)
         return error_set(CENOTE_DRIVER, result, "device %d does not say what it can do: %s", ordinal, driver_result_name(result));
-    atomic_store(&d->was_reset, false);
+    atomic_store(&d->generation, ++generations);
     atomic_store(&d->is_kept, false);
     d->card = &cards[ordinal];
     open_card(d->card);
@@ -239,7 +252,7 @@ struct device *device_open(int ordinal, int *error)
         *error = error_set(CENOTE_NO_DEVICE, 0, "device %d does not exist", ordinal);
         return NULL;
     }
-    struct device *d = last_of(ordinal);
+    struct device *d = of_number(ordinal);
     if (!d)
         return no_memory(error);
     *error = !d->opened ? open_first(d, ordinal) : d->is_kept ? retain_kept(d) : CENOTE_OK;
@@ -287,7 +300,7 @@ static void keep_context(struct device *d, CUcontext context)
     lock_take(&opening);
     if (!device_context(d)) {
         atomic_store(&d->is_kept, true);
-        d->context_id = ask_id(d, context);
+        atomic_store(&d->context_id, ask_id(d, context));
         atomic_store(&d->context, context);
     }
     lock_give(&opening);
@@ -312,7 +325,7 @@ struct device *device_open_in(CUcontext context, int *error)
         *error = error_set(CENOTE_NOT_SUPPORTED, 0, "there are pools in %d contexts beside primary ones already", CONTEXTS_MAX);
         return NULL;
     }
-    struct device *d = last_of(number);
+    struct device *d = of_number(number);
     if (!d)
         return no_memory(error);
     *error = d->opened ? CENOTE_OK : open_first(d, device);
@@ -334,25 +347,22 @@ struct device *device_open_more(struct device *d)
 struct device *device_open_again(int number)
 {
     struct device *d = devices[number];
-    return d && !is_replaceable(d) ? device_open_more(d) : NULL;
+    if (d && d->opened)
+        device_begin_anew(d);
+    return d ? device_open_more(d) : NULL;
 }
 
 void device_close(struct device *d)
 {
     CHECK(d->opened);
-    if (d->opened == 1 && device_context(d))
-        touch_close(d);
     lock_take(&opening); /* from here on no thread makes the context, see device_prepare */
     bool is_last = !--d->opened;
     lock_give(&opening);
     if (!is_last)
         return;
     d->card->opened--;
-    bool is_retained = device_context(d) && !d->is_kept;
-    if (devices[d->number] == d) /* one that was replaced stays as it is */
-        atomic_store(&d->context, NULL);
-    if (is_retained && !driver_is_exiting() && !driver_is_forked())
-        release_context(d);
+    leave_context(d);
+    atomic_store(&d->generation, 0);
 }
 
 /* What device_leave has to give back. */
@@ -363,7 +373,7 @@ static _Thread_local struct {
 } scope;
 
 /* The gate has been passed. */
-static CUresult enter(struct device *d, bool makes)
+static CUresult enter(struct device *d, uint64_t generation, bool makes)
 {
     scope.inside = driver_gate_is_shut = true;
     scope.pushed = scope.has_mode = false;
@@ -374,7 +384,7 @@ static CUresult enter(struct device *d, bool makes)
     scope.result = d->driver->cuThreadExchangeStreamCaptureMode(&scope.mode);
     scope.has_mode = scope.result == CUDA_SUCCESS; /* without the mode a call might end a capture */
     if (!scope.result && (makes || device_context(d))) {
-        scope.result = push_context(d);
+        scope.result = push_context(d, generation);
         scope.pushed = scope.result == CUDA_SUCCESS;
     }
     return scope.result;
@@ -386,27 +396,27 @@ CUresult device_entered(void)
     return scope.result;
 }
 
-CUresult device_enter(struct device *d)
+CUresult device_enter(struct device *d, uint64_t generation)
 {
     CHECK(!scope.inside);
     pthread_rwlock_rdlock(&d->card->gate);
-    return enter(d, true);
+    return enter(d, generation, true);
 }
 
-bool device_try_enter(struct device *d, CUresult *result)
+bool device_try_enter(struct device *d, uint64_t generation, CUresult *result)
 {
     CHECK(!scope.inside);
     if (pthread_rwlock_tryrdlock(&d->card->gate))
         return false;
-    *result = enter(d, true);
+    *result = enter(d, generation, true);
     return true;
 }
 
-CUresult device_enter_as_it_is(struct device *d)
+CUresult device_enter_as_it_is(struct device *d, uint64_t generation)
 {
     CHECK(!scope.inside);
     pthread_rwlock_rdlock(&d->card->gate);
-    return enter(d, false);
+    return enter(d, generation, false);
 }
 
 void device_leave(struct device *d)
@@ -462,14 +472,14 @@ CUresult device_of_stream(struct device *d, CUstream stream, CUcontext *context,
     return result;
 }
 
-CUresult device_visit(struct device *other)
+CUresult device_visit(struct device *other, uint64_t generation)
 {
     CHECK(scope.inside);
-    if (atomic_load(&other->was_reset)) /* its gate may be closed by now */
+    if (!device_is(other, generation))
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (pthread_rwlock_tryrdlock(&other->card->gate))
         return CUDA_ERROR_NOT_READY;
-    CUresult result = push_context(other);
+    CUresult result = push_context(other, generation);
     if (result)
         pthread_rwlock_unlock(&other->card->gate);
     return result;
@@ -482,10 +492,10 @@ void device_visit_end(struct device *other)
 }
 
 /* The primary context is not made for that. */
-CUresult device_go_over(struct device *beside)
+CUresult device_go_over(struct device *beside, uint64_t generation)
 {
     CHECK(scope.inside && driver_gate_is_shut);
-    return device_context(beside) ? push_context(beside) : CUDA_ERROR_INVALID_CONTEXT;
+    return device_context(beside) ? push_context(beside, generation) : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 void device_come_back(struct device *beside)

@@ -49,8 +49,8 @@ struct device {
     int         number;        /* a primary context: the ordinal; from DEVICES_MAX on: a context beside those */
     int         ordinal;
     CUdevice    handle;
-    unsigned long long context_id;  /* of the context when it was retained; 0: the driver does not say */
-    atomic_bool was_reset;     /* the context has ended, and all that was in it */
+    _Atomic(unsigned long long) context_id; /* the driver's, of the context when it was retained; 0: the driver does not say */
+    _Atomic(uint64_t) generation; /* of the context: no other one of the process has it. 0: the context has ended, and all that was in it */
     _Atomic(CUcontext) context; /* the primary one, retained from the first entry on, while a pool uses the device; NULL: no thread has entered.
                                    Or one that a caller keeps */
     atomic_bool is_kept;       /* the caller of device_open_in keeps the context: it is not retained. Changes under what guards `opened` */
@@ -76,15 +76,25 @@ enum { DECOMPRESSION_ALGORITHMS = 136, FOR_DECOMPRESSION = 0x2 };
  */
 struct device *device_open(int ordinal, int *error);
 struct device *device_open_in(CUcontext context, int *error);
-struct device *device_open_again(int number); /* if it is open in a context that lives; NULL: it is not */
+struct device *device_open_again(int number); /* if it is open; NULL: it is not */
 struct device *device_open_more(struct device *device); /* if it is open, whatever became of its context; NULL: it is not */
 void           device_close(struct device *device);
 
 /*
- * Has the program reset the device? That ends the context, with our events and what memory came from it, and keeps its handle: the next caller that
- * retains it gets another context under the same handle. Nothing of the old one may be named to the driver then. LOCKING: none.
+ * What is remembered of a context by a handle, an address or an ordinal is that thing as long as the device has the generation that it had then. A
+ * reset ends a context, with its events, its streams and the memory that came from it, and the driver gives handles and addresses again, that of the
+ * context, too. Nothing of another generation may be named to the driver.
+ *
+ * device_is: as the last call knows that asked. device_lives asks the driver. LOCKING: none.
  */
-bool device_was_reset(struct device *device);
+static inline bool device_is(const struct device *device, uint64_t generation)
+{
+    return generation && atomic_load(&device->generation) == generation;
+}
+bool device_lives(struct device *device, uint64_t generation);
+
+/* Its context has ended, and no pool is in that: from now on the device has the next context. False: pools are. LOCKING: the caller's global lock. */
+bool device_begin_anew(struct device *device);
 
 /* A context that the caller of device_open_in named, and no device with its primary one. */
 static inline bool device_is_beside(const struct device *device)
@@ -113,36 +123,36 @@ static inline CUcontext device_context(const struct device *device)
     return atomic_load_explicit(&device->context, memory_order_acquire);
 }
 
-/* The device does nothing for us any more, for good: the context is lost, which `result` may say, or the program has reset the device. */
-static inline bool device_is_lost(const struct device *device, CUresult result)
+/* The context of that generation does nothing any more, for good: it is lost, which `result` may say, or has ended. */
+static inline bool device_is_lost(const struct device *device, uint64_t generation, CUresult result)
 {
-    return driver_result_is_sticky(result) || atomic_load_explicit(&device->was_reset, memory_order_relaxed);
+    return driver_result_is_sticky(result) || !device_is(device, generation);
 }
 
 /* Has the driver make the context, if it is not there. */
 CUresult device_prepare(struct device *device);
 
-/* Leave follows enter, whatever enter returned. */
-CUresult device_enter(struct device *device);
-CUresult device_enter_as_it_is(struct device *device); /* to give back: where no context is, none is made */
+/* Leave follows enter, whatever enter returned. CUDA_ERROR_CONTEXT_IS_DESTROYED: the device has not that generation any more. */
+CUresult device_enter(struct device *device, uint64_t generation);
+CUresult device_enter_as_it_is(struct device *device, uint64_t generation); /* to give back: where no context is, none is made */
 CUresult device_entered(void);                         /* what the last of these returned to this thread. LOCKING: inside */
 void     device_leave(struct device *device);
 
 /* As device_enter, but for threads that must not wait: false, and nothing to leave, while a capture is being announced. */
-bool device_try_enter(struct device *device, CUresult *result);
+bool device_try_enter(struct device *device, uint64_t generation, CUresult *result);
 
 /*
  * In the context of another device for a few short calls, by a thread that is inside its own. CUDA_ERROR_NOT_READY: not now, a capture is being
  * announced there; any other error is the driver's. It never waits at the gate: a thread there may be on a visit here.
  */
-CUresult device_visit(struct device *other);
+CUresult device_visit(struct device *other, uint64_t generation);
 void device_visit_end(struct device *other);
 
 /*
  * Another context of the same device is current, for a thread that is inside and sees to it that the context does not end. An error: it is not, and
  * there is nothing to come back from.
  */
-CUresult device_go_over(struct device *beside);
+CUresult device_go_over(struct device *beside, uint64_t generation);
 void device_come_back(struct device *beside);
 
 /* The context that a thread pushed last is its current one no more. */

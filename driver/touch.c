@@ -66,7 +66,7 @@ void touch_close(struct device *d)
         atomic_store(&d->touch.stream[i].key, 0); /* the next stream of this place is not taken for the old one, until its own key is there */
     }
     atomic_store(&d->touch.is_full, false);
-    if (!behind || atomic_load(&d->was_reset) || driver_is_exiting() || driver_is_forked() || d->driver->cuCtxPushCurrent(device_context(d)))
+    if (!behind || !atomic_load(&d->generation) || driver_is_exiting() || driver_is_forked() || d->driver->cuCtxPushCurrent(device_context(d)))
         return;
     if (d->driver->cuStreamDestroy(behind)) /* it would be lost: a refusal is asked for once more */
         d->driver->cuStreamDestroy(behind);

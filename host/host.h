@@ -57,6 +57,7 @@ struct chunk {                      /* guarded by `lock`; what does not change a
     int      node;
     uint32_t first;                 /* its first piece: the number never changes */
     struct device *device;          /* in whose context it was registered */
+    uint64_t generation;            /* of that context */
     bool     big;                   /* for pieces above BIG bytes, each registered for one */
     bool     bound, strayed;
     bool     is_registered;         /* false: coming or going */
@@ -88,7 +89,8 @@ struct use {                        /* one stream that may be using a block, or 
     uint64_t stream;                /* its key; 0: a stream that is not known by more than its handle */
     uint64_t freed;                 /* number of the free of its block, from 1; 0: the block is live */
     CUevent  event;                 /* NULL: of the whole device */
-    struct device *device;          /* in whose context it was noted: with that it is over */
+    struct device *device;          /* in whose context it was noted */
+    uint64_t generation;            /* of that context: with it the use is over */
     bool     busy;                  /* a thread records in it or asks after it: for no other */
     bool     captured;              /* of the whole device: counted in `captured` of the host */
     bool     is_swept;              /* of the whole device: a sweep is enough to say that the device is done */
@@ -101,10 +103,10 @@ struct reach {                      /* of work that has no event */
     bool is_captured;               /* it is in a graph, and replayed */
 };
 
-struct spare_events { CUevent event[EVENTS_MAX]; uint32_t count; };
+struct spare_events { CUevent event[EVENTS_MAX]; uint32_t count; uint64_t generation; }; /* of the context in which they are */
 
 struct sweep {                      /* of one device; `walking` */
-    const struct device *of;        /* in its context */
+    uint64_t generation;            /* of the context in which it is */
     CUevent  event[SWEEP_MAX];
     uint32_t count;                 /* 0: none is due */
     uint64_t covers;                /* blocks freed up to this one, when it is done */
@@ -141,7 +143,8 @@ struct host {
     uint64_t opened;                /* ns */
     struct topology *topology;
     int      nodes;
-    struct device *_Atomic devices[DEVICES_MAX]; /* another one when the context has ended, and nothing is registered there any more */
+    struct device *_Atomic devices[DEVICES_MAX];
+    _Atomic uint64_t generations[DEVICES_MAX]; /* of their contexts: the next one when one has ended, and nothing is registered there any more */
     atomic_int reset;               /* device that the program has reset, and with it what was registered there, + 1; 0: none */
     atomic_int near_node[DEVICES_MAX];      /* node + 1, 0: not asked yet */
 
@@ -181,7 +184,8 @@ extern struct lock host_opening;
 struct host *host_get(int *error);              /* opens with the defaults unless it is open */
 struct device *host_device(struct host *h, int ordinal, int *error);
 void host_look_for_resets(struct host *h);
-bool host_was_reset(struct host *h, const struct device *d); /* by the program, as the last call knows that entered it */
+bool host_was_reset(struct host *h, const struct device *d, uint64_t generation); /* by the program, as the last call knows that entered it */
+static inline uint64_t host_generation(const struct host *h, const struct device *d) { return atomic_load(&h->generations[d->ordinal]); }
 int  host_node(struct host *h, int device, int *error); /* the node that serves it; -1: error */
 
 /* --- options.c */
@@ -196,7 +200,7 @@ void chunk_unreserve(struct host *h, uint32_t chunk);
 uint32_t chunk_enter(struct host *h, uint32_t chunk);                   /* registered now: its one piece, live. 0: no memory for books */
 uint32_t chunk_leave(struct host *h, uint64_t idle_before, uint64_t step_before, uint64_t least); /* an idle one leaves; 0: there is none */
 void chunk_stay(struct host *h, uint32_t chunk);                        /* it could not */
-bool chunks_are_of(struct host *h, const struct device *d);             /* any */
+bool chunks_are_of(struct host *h, uint64_t generation);                /* any, by that of the context */
 uint32_t piece_take(struct host *h, int node, uint64_t bytes, uint64_t alignment);
 uint32_t piece_cut(struct host *h, uint32_t piece, uint64_t bytes, uint64_t alignment); /* of a live one: the rest becomes free. 0: no room */
 void piece_give(struct host *h, uint32_t piece);
@@ -265,7 +269,7 @@ static inline struct thread *thread_mine(struct host *h)
 int  uses_note(struct host *h, uint64_t at, int device, CUstream stream);
 void use_give(struct host *h, uint32_t use);
 void use_set_captured(struct host *h, struct use *u, bool captured);
-bool use_event_keep(struct host *h, const struct device *d, CUevent event);
+bool use_event_keep(struct host *h, const struct device *d, uint64_t generation, CUevent event);
 void use_event_drop(const struct device *d, CUevent event);
 
 /* --- pending.c */
@@ -275,8 +279,8 @@ int  uses_wait(struct host *h, bool devices);                        /* for whol
 void uses_close(struct host *h);
 
 /* --- sweeps.c */
-bool sweep_is_done(struct host *h, struct device *d, uint64_t freed);
-CUevent sweep_awaits(struct host *h, struct device *d, uint64_t freed);
+bool sweep_is_done(struct host *h, const struct use *u);
+CUevent sweep_awaits(struct host *h, const struct use *u);
 void sweep_close(struct host *h, struct device *d);
 
 #endif

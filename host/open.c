@@ -1,7 +1,7 @@
 /*
  * open.c: pinned memory is opened once for the process, by the first block or by cenote_host_open, and closed by a caller that wants everything
- * back. It knows devices by their number: a device is opened when memory is first asked for near it, and its node is looked up then. A device that
- * the program has reset is opened anew, in its next context, once nothing that was registered in the old one is left.
+ * back. It knows devices by their number: a device is opened when memory is first asked for near it, and its node is looked up then. Where the
+ * program has reset the device, its next context is entered once nothing that was registered in the old one is left.
  *
  *             host_get, cenote_host_open                 cenote_host_close
  *     closed ----------------------------> host_opened ---------------------> closed
@@ -269,9 +269,6 @@ static int make_room_for_events(struct host *h, int ordinal, const struct device
         h->sweeps[ordinal] = memory_map(sizeof(*h->sweeps[ordinal]));
     if (!h->events[ordinal] || !h->sweeps[ordinal])
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for bookkeeping");
-    lock_take(&h->lock);
-    h->events[ordinal]->count = 0; /* those of a context that has ended have ended, too */
-    lock_give(&h->lock);
     return d->driver->cuMemHostRegister && d->driver->cuMemHostUnregister ? CENOTE_OK
            : error_set(CENOTE_DRIVER_TOO_OLD, 0, "the CUDA driver lacks cuMemHostRegister");
 }
@@ -279,23 +276,22 @@ static int make_room_for_events(struct host *h, int ordinal, const struct device
 /* LOCKING: `host_opening`. NULL: it cannot be opened. */
 static struct device *open_device(struct host *h, int ordinal, int *error)
 {
-    struct device *before = atomic_load(&h->devices[ordinal]), *d = device_open(ordinal, error);
+    struct device *d = device_open(ordinal, error);
     if (d && (*error = make_room_for_events(h, ordinal, d))) {
         device_close(d);
         d = NULL;
     }
     if (!d)
         return NULL;
+    atomic_store(&h->generations[ordinal], atomic_load(&d->generation));
     atomic_store_explicit(&h->devices[ordinal], d, memory_order_release);
-    if (before)
-        device_close(before); /* uses and other threads may name it still */
     return d;
 }
 
 /* Its context has ended, and nothing that was registered there is left. */
 static bool is_over(struct host *h, struct device *d)
 {
-    return device_was_reset(d) && !chunks_are_of(h, d);
+    return !device_lives(d, host_generation(h, d)) && !chunks_are_of(h, host_generation(h, d));
 }
 
 struct device *host_device(struct host *h, int ordinal, int *error)
@@ -307,8 +303,10 @@ struct device *host_device(struct host *h, int ordinal, int *error)
         return d;
     lock_take(&host_opening);
     d = atomic_load(&h->devices[ordinal]);
-    if (!d || is_over(h, d))
+    if (!d)
         d = open_device(h, ordinal, error);
+    else if (is_over(h, d) && device_begin_anew(d))
+        atomic_store(&h->generations[ordinal], atomic_load(&d->generation));
     lock_give(&host_opening);
     return d;
 }
@@ -322,15 +320,15 @@ void host_look_for_resets(struct host *h)
     int reset = 0;
     for (int i = 0; i < DEVICES_MAX && !reset; i++) {
         const struct device *d = atomic_load(&h->devices[i]);
-        if (d && atomic_load(&d->was_reset) && chunks_are_of(h, d))
+        if (d && !device_is(d, host_generation(h, d)) && chunks_are_of(h, host_generation(h, d)))
             reset = i + 1;
     }
     atomic_store(&h->reset, reset);
 }
 
-bool host_was_reset(struct host *h, const struct device *d)
+bool host_was_reset(struct host *h, const struct device *d, uint64_t generation)
 {
-    bool was_reset = atomic_load(&d->was_reset);
+    bool was_reset = !device_is(d, generation);
     if (was_reset && !atomic_load(&h->reset))
         host_look_for_resets(h);
     return was_reset;
@@ -347,7 +345,7 @@ int cenote_host_stream_set_immortal(int device, cenote_stream stream)
         return CENOTE_OK;
     CUcontext context;
     CUdevice whose;
-    if (device_was_reset(d)) /* the next context is another device of ours, which would not hear of it */
+    if (!device_lives(d, host_generation(h, d))) /* the next context is another device of ours, which would not hear of it */
         return error_set(CENOTE_DEVICE_LOST, 0, "the program has reset device %d, and what was pinned there is not pinned any more: free the blocks "
                          "that are there, call cenote_host_trim, and then name the stream", device);
     CUresult result = device_of_stream(d, stream, &context, &whose);

@@ -45,8 +45,8 @@ static bool use_is_done(struct host *h, const struct use *u)
     if (!u->event && !u->is_swept)
         return false;
     struct device *d = u->device;
-    bool inside = device_enter(d) == CUDA_SUCCESS;
-    bool done = inside ? u->event ? d->driver->cuEventQuery(u->event) == CUDA_SUCCESS : sweep_is_done(h, d, u->freed) : host_was_reset(h, d);
+    bool inside = device_enter(d, u->generation) == CUDA_SUCCESS;
+    bool done = inside ? u->event ? d->driver->cuEventQuery(u->event) == CUDA_SUCCESS : sweep_is_done(h, u) : host_was_reset(h, d, u->generation);
     device_leave(d);
     return done;
 }
@@ -75,7 +75,7 @@ static uint64_t unlink_entry(struct host *h, uint32_t before, uint32_t *spent)
     atomic_fetch_sub(&h->pending, 1);
     while (use) {
         struct use u = *use_at(h, use);
-        if (!u.event || use_event_keep(h, u.device, u.event)) {
+        if (!u.event || use_event_keep(h, u.device, u.generation, u.event)) {
             use_give(h, use);
         } else {
             use_at(h, use)->next = *spent;
@@ -92,7 +92,7 @@ static void drop_spent(struct host *h, uint32_t use)
     while (use) {
         const struct use u = *use_at(h, use);
         struct device *d = u.device;
-        if (!device_enter(d))
+        if (!device_enter(d, u.generation))
             use_event_drop(d, u.event);
         device_leave(d);
         lock_take(&h->lock);
@@ -162,10 +162,11 @@ static CUresult wait_for_devices(struct host *h)
         struct device *d = atomic_load(&h->devices[i]);
         if (!d)
             continue;
-        CUresult result = device_enter(d);
+        uint64_t generation = host_generation(h, d);
+        CUresult result = device_enter(d, generation);
         if (!result)
             result = wait_outside(d, NULL);
-        else if (host_was_reset(h, d))
+        else if (host_was_reset(h, d, generation))
             result = CUDA_SUCCESS; /* nothing runs there any more */
         device_leave(d);
         if (result && (!first || !driver_result_is_sticky(result)))
@@ -179,12 +180,12 @@ static CUresult wait_for_use(struct host *h, const struct use *u)
 {
     struct device *d = u->device;
     CUevent event;
-    CUresult result = device_enter(d);
+    CUresult result = device_enter(d, u->generation);
     if (!result && u->event)
         result = wait_outside(d, u->event);
-    while (!result && !u->event && u->is_swept && (event = sweep_awaits(h, d, u->freed)))
+    while (!result && !u->event && u->is_swept && (event = sweep_awaits(h, u)))
         result = wait_outside(d, event);
-    bool was_reset = host_was_reset(h, d);
+    bool was_reset = host_was_reset(h, d, u->generation);
     device_leave(d);
     return was_reset ? CUDA_SUCCESS : result;
 }
@@ -243,8 +244,9 @@ void uses_close(struct host *h)
 {
     for (int i = 0; i < DEVICES_MAX; i++) {
         struct device *d = atomic_load(&h->devices[i]);
-        bool inside = d && device_enter(d) == CUDA_SUCCESS;
-        while (inside && h->events[i]->count)
+        uint64_t generation = d ? host_generation(h, d) : 0;
+        bool inside = d && device_enter(d, generation) == CUDA_SUCCESS;
+        while (inside && h->events[i]->generation == generation && h->events[i]->count)
             use_event_drop(d, h->events[i]->event[--h->events[i]->count]);
         if (inside)
             sweep_close(h, d);

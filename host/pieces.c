@@ -413,12 +413,12 @@ void chunk_stay(struct host *h, uint32_t number)
         piece_give(h, piece);
 }
 
-bool chunks_are_of(struct host *h, const struct device *d)
+bool chunks_are_of(struct host *h, uint64_t generation)
 {
     bool any = false;
     lock_take(&h->lock);
     for (uint32_t number = 1; number < h->chunks.used && !any; number++)
-        any = chunk_at(h, number)->is_registered && chunk_at(h, number)->device == d;
+        any = chunk_at(h, number)->is_registered && chunk_at(h, number)->generation == generation;
     lock_give(&h->lock);
     return any;
 }

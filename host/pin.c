@@ -103,13 +103,13 @@ static int enter(struct host *h, struct device *d, uint32_t number, uint32_t *pi
 static CUresult unregister(struct host *h, const struct device *inside, const struct chunk *c)
 {
     bool is_here = inside == c->device;
-    CUresult result = is_here ? device_entered() : device_visit(c->device);
+    CUresult result = is_here ? device_entered() : device_visit(c->device, c->generation);
     bool visits = !is_here && !result;
     if (!result)
         result = c->device->driver->cuMemHostUnregister((void *)c->at);
     if (visits)
         device_visit_end(c->device);
-    return result && host_was_reset(h, c->device) ? CUDA_SUCCESS : result;
+    return result && host_was_reset(h, c->device, c->generation) ? CUDA_SUCCESS : result;
 }
 
 /* False: the driver will not let it go. LOCKING: `growing`, inside. */
@@ -177,6 +177,7 @@ static int grow(struct host *h, struct device *d, int node, uint64_t needed, uin
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no addresses left for %llu bytes to be pinned", (unsigned long long)bytes);
     chunk_at(h, number)->node = node;
     chunk_at(h, number)->device = d;
+    chunk_at(h, number)->generation = host_generation(h, d);
     chunk_at(h, number)->big = needed > BIG;
     error = enter(h, d, number, piece);
     if (error)
@@ -190,9 +191,10 @@ int pin_chunk(struct host *h, int device, int node, uint64_t needed, uint32_t *p
     struct device *d = host_device(h, device, &error);
     if (!d)
         return error;
-    CUresult result = device_enter(d);
+    uint64_t generation = host_generation(h, d);
+    CUresult result = device_enter(d, generation);
     if (result) {
-        bool lost = host_was_reset(h, d) || driver_result_is_sticky(result);
+        bool lost = host_was_reset(h, d, generation) || driver_result_is_sticky(result);
         error = driver_is_exiting() ? error_set(CENOTE_EXITING, 0, "the process is exiting")
                                     : error_set(lost ? CENOTE_DEVICE_LOST : CENOTE_DRIVER, (int)result,
                                                 "the context of device %d cannot be entered: %s", device, driver_result_name(result));
@@ -215,7 +217,8 @@ uint64_t pin_release(struct host *h, uint64_t keep, uint64_t idle_before, uint64
         struct device *d = atomic_load(&h->devices[i]);
         if (!d)
             continue;
-        done = device_enter(d) == CUDA_SUCCESS || host_was_reset(h, d);
+        uint64_t generation = host_generation(h, d);
+        done = device_enter(d, generation) == CUDA_SUCCESS || host_was_reset(h, d, generation);
         if (done) {
             lock_take(&h->growing);
             released = release(h, d, keep, idle_before, step_before);

@@ -22,12 +22,12 @@ static void drop_events(struct device *d, struct sweep *s)
 }
 
 /* What was due in a context that has ended says nothing of the next one. */
-static struct sweep *sweep_of(struct host *h, const struct device *d)
+static struct sweep *sweep_of(struct host *h, const struct device *d, uint64_t generation)
 {
     struct sweep *s = h->sweeps[d->ordinal];
-    if (s->of != d)
+    if (s->generation != generation)
         s->count = 0, s->done = 0;
-    s->of = d;
+    s->generation = generation;
     return s;
 }
 
@@ -60,25 +60,26 @@ static CUresult look(struct device *d, struct sweep *s)
     return CUDA_SUCCESS;
 }
 
-/* Is the device done with what replays may have read before that block was freed? */
-bool sweep_is_done(struct host *h, struct device *d, uint64_t freed)
+/* Is the device done with what replays may have read before the block of that use was freed? */
+bool sweep_is_done(struct host *h, const struct use *u)
 {
-    struct sweep *s = sweep_of(h, d);
+    struct device *d = u->device;
+    struct sweep *s = sweep_of(h, d, u->generation);
     CUresult result = CUDA_SUCCESS;
-    while (!result && s->done < freed)
+    while (!result && s->done < u->freed)
         result = s->count || !(result = begin(h, d, s)) ? look(d, s) : result;
-    return s->done >= freed;
+    return s->done >= u->freed;
 }
 
 /* The event to wait for before sweep_is_done may answer yes. NULL: none, it does or a stream is captured. */
-CUevent sweep_awaits(struct host *h, struct device *d, uint64_t freed)
+CUevent sweep_awaits(struct host *h, const struct use *u)
 {
-    const struct sweep *s = h->sweeps[d->ordinal];
-    return sweep_is_done(h, d, freed) || !s->count ? NULL : s->event[s->count - 1];
+    const struct sweep *s = h->sweeps[u->device->ordinal];
+    return sweep_is_done(h, u) || !s->count ? NULL : s->event[s->count - 1];
 }
 
 /* Nothing is pending. */
 void sweep_close(struct host *h, struct device *d)
 {
-    drop_events(d, sweep_of(h, d));
+    drop_events(d, sweep_of(h, d, host_generation(h, d)));
 }

@@ -68,11 +68,21 @@ static bool is_swept(const struct device *d, CUstream stream)
 
 /* ---------------------------------------------------------------------------------------------------------------------- events */
 
-static CUevent event_take(struct host *h, const struct device *d)
+/* Of that context; those of an earlier one have ended with it. LOCKING: `lock`. */
+static struct spare_events *spare_of(struct host *h, const struct device *d, uint64_t generation)
 {
     struct spare_events *spare = h->events[d->ordinal];
+    if (spare->generation != generation)
+        spare->count = 0;
+    spare->generation = generation;
+    return spare;
+}
+
+static CUevent event_take(struct host *h, const struct device *d, uint64_t generation)
+{
     CUevent event = NULL;
     lock_take(&h->lock);
+    struct spare_events *spare = spare_of(h, d, generation);
     if (spare->count)
         event = spare->event[--spare->count];
     lock_give(&h->lock);
@@ -80,12 +90,12 @@ static CUevent event_take(struct host *h, const struct device *d)
 }
 
 /* LOCKING: `lock`. False: there are enough. */
-bool use_event_keep(struct host *h, const struct device *d, CUevent event)
+bool use_event_keep(struct host *h, const struct device *d, uint64_t generation, CUevent event)
 {
-    struct spare_events *spare = h->events[d->ordinal];
-    bool room = spare->count < EVENTS_MAX;
-    if (atomic_load(&d->was_reset))
+    if (!device_is(d, generation))
         return true; /* it has ended with its context */
+    struct spare_events *spare = spare_of(h, d, generation);
+    bool room = spare->count < EVENTS_MAX;
     if (room)
         spare->event[spare->count++] = event;
     return room;
@@ -114,22 +124,22 @@ static bool set_first(struct host *h, uint64_t at, uint32_t use)
 }
 
 /* That no other thread is at. 0: there is none. */
-static uint32_t find(struct host *h, uint64_t at, const struct device *d, uint64_t key)
+static uint32_t find(struct host *h, uint64_t at, uint64_t generation, uint64_t key)
 {
     uint32_t use = first_of(h, at);
-    while (use && (use_at(h, use)->device != d || use_at(h, use)->stream != key || use_at(h, use)->busy))
+    while (use && (use_at(h, use)->generation != generation || use_at(h, use)->stream != key || use_at(h, use)->busy))
         use = use_at(h, use)->next;
     return use;
 }
 
-static uint32_t add(struct host *h, uint64_t at, struct device *d, uint64_t key)
+static uint32_t add(struct host *h, uint64_t at, struct device *d, uint64_t generation, uint64_t key)
 {
     uint32_t use = table_take(&h->uses);
     if (h->uses.used > h->few_uses && 2 * h->uses.free_count < h->uses.used)
         atomic_store_explicit(&h->uses_are_short, true, memory_order_relaxed);
     if (!use)
         return 0;
-    *use_at(h, use) = (struct use){.at = at, .stream = key, .device = d, .next = first_of(h, at)};
+    *use_at(h, use) = (struct use){.at = at, .stream = key, .device = d, .generation = generation, .next = first_of(h, at)};
     if (set_first(h, at, use))
         return use;
     table_give(&h->uses, use);
@@ -164,15 +174,15 @@ void use_set_captured(struct host *h, struct use *u, bool captured)
 }
 
 /* What has no event becomes part of the use of the whole device. `use`: its own until now; 0: none. False: no memory. */
-static bool fold(struct host *h, uint64_t at, struct device *d, uint32_t use, struct reach reach)
+static bool fold(struct host *h, uint64_t at, struct device *d, uint64_t generation, uint32_t use, struct reach reach)
 {
-    uint32_t whole = find(h, at, d, WHOLE_DEVICE);
+    uint32_t whole = find(h, at, generation, WHOLE_DEVICE);
     bool is_new = !whole;
     if (is_new && use) {
         whole = use;
         use_at(h, use)->stream = WHOLE_DEVICE;
     } else if (is_new) {
-        whole = add(h, at, d, WHOLE_DEVICE);
+        whole = add(h, at, d, generation, WHOLE_DEVICE);
     } else if (use && take_out(h, use)) {
         use_give(h, use);
     }
@@ -186,10 +196,10 @@ static bool fold(struct host *h, uint64_t at, struct device *d, uint32_t use, st
 
 /* --------------------------------------------------------------------------------------------------------------- what is noted */
 
-static bool note_whole(struct host *h, uint64_t at, struct device *d, struct reach reach)
+static bool note_whole(struct host *h, uint64_t at, struct device *d, uint64_t generation, struct reach reach)
 {
     lock_take(&h->lock);
-    bool noted = fold(h, at, d, 0, reach);
+    bool noted = fold(h, at, d, generation, 0, reach);
     lock_give(&h->lock);
     return noted;
 }
@@ -209,19 +219,19 @@ static bool is_no_stream(CUresult result)
 static void end_without_event(struct host *h, struct device *d, CUstream stream, uint32_t use, bool is_noted)
 {
     if (is_noted)
-        fold(h, use_at(h, use)->at, d, use, (struct reach){.is_swept = is_swept(d, stream)});
+        fold(h, use_at(h, use)->at, d, use_at(h, use)->generation, use, (struct reach){.is_swept = is_swept(d, stream)});
     else if (take_out(h, use))
         use_give(h, use);
 }
 
 /* What the stream was given so far is in a use of its own, or part of that of the whole device. False: no memory. LOCKING: in the device. */
-static bool note_event(struct host *h, struct device *d, uint64_t at, CUstream stream, CUresult *result)
+static bool note_event(struct host *h, struct device *d, uint64_t generation, uint64_t at, CUstream stream, CUresult *result)
 {
     uint64_t key = stream_key(d->driver, stream);
     lock_take(&h->lock);
-    uint32_t use = key ? find(h, at, d, key) : 0;
+    uint32_t use = key ? find(h, at, generation, key) : 0;
     if (!use)
-        use = add(h, at, d, key);
+        use = add(h, at, d, generation, key);
     CUevent event = use ? use_at(h, use)->event : NULL;
     if (use)
         use_at(h, use)->busy = true;
@@ -230,7 +240,7 @@ static bool note_event(struct host *h, struct device *d, uint64_t at, CUstream s
         return false;
     bool is_new = !event;
     if (is_new)
-        event = event_take(h, d);
+        event = event_take(h, d, generation);
     *result = event ? record_event(d, stream, event) : CUDA_ERROR_OUT_OF_MEMORY;
     if (*result)
         use_event_drop(d, event);
@@ -244,16 +254,16 @@ static bool note_event(struct host *h, struct device *d, uint64_t at, CUstream s
 }
 
 /* False: no memory. LOCKING: in the device. */
-static bool note(struct host *h, struct device *d, uint64_t at, CUstream stream, CUresult *result)
+static bool note(struct host *h, struct device *d, uint64_t generation, uint64_t at, CUstream stream, CUresult *result)
 {
     bool is_stood_in_for = is_default_handle(stream) && !touch_captures_are_announced();
     if (is_stood_in_for || !is_captured(d->driver, stream, result))
-        return note_event(h, d, at, stream, result);
+        return note_event(h, d, generation, at, stream, result);
     if (is_no_stream(*result))
         return true;
     struct reach reach = {.is_swept = !*result || is_swept(d, stream), .is_captured = true};
     *result = driver_result_is_sticky(*result) ? *result : CUDA_SUCCESS;
-    return note_whole(h, at, d, reach);
+    return note_whole(h, at, d, generation, reach);
 }
 
 /* ------------------------------------------------------------------------------------------------------------ uses that are done */
@@ -275,13 +285,14 @@ static void look_at(struct host *h, uint32_t use)
     struct use *u = use_at(h, use);
     struct device *d = u->device;
     CUevent event = u->event;
-    bool done = device_enter(d) == CUDA_SUCCESS ? d->driver->cuEventQuery(event) == CUDA_SUCCESS : host_was_reset(h, d);
+    uint64_t generation = u->generation;
+    bool done = device_enter(d, generation) == CUDA_SUCCESS ? d->driver->cuEventQuery(event) == CUDA_SUCCESS : host_was_reset(h, d, generation);
     lock_take(&h->lock);
     u->busy = false;
     done = done && take_out(h, use);
     if (done)
         use_give(h, use);
-    bool drops = done && !use_event_keep(h, d, event);
+    bool drops = done && !use_event_keep(h, d, generation, event);
     lock_give(&h->lock);
     if (drops)
         use_event_drop(d, event);
@@ -323,9 +334,11 @@ int uses_note(struct host *h, uint64_t at, int device, CUstream stream)
     if (result == CUDA_ERROR_INVALID_CONTEXT)
         return refuse_stream(device, stream, result);
     bool is_named = !result && !part;
-    result = device_enter(d);
-    bool was_reset = result && host_was_reset(h, d);
-    bool noted = was_reset || (result || !is_named ? note_whole(h, at, d, (struct reach){.is_swept = false}) : note(h, d, at, stream, &result));
+    uint64_t generation = host_generation(h, d);
+    result = device_enter(d, generation);
+    bool was_reset = result && host_was_reset(h, d, generation);
+    bool noted = was_reset || (result || !is_named ? note_whole(h, at, d, generation, (struct reach){.is_swept = false})
+                                                   : note(h, d, generation, at, stream, &result));
     device_leave(d);
     if (atomic_load_explicit(&h->uses_are_short, memory_order_relaxed) && atomic_exchange(&h->uses_are_short, false))
         look_for_done(h);

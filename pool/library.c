@@ -161,6 +161,7 @@ static int pool_init(cenote_pool *pool, int device, cenote_context context, cons
     if (!pool->config.device)
         return error;
     pool->config.device->pools++;
+    pool->config.generation = atomic_load(&pool->config.device->generation);
     pool->access.list[pool->access.count++] = device_access(pool->config.device);
     pool->limits.bytes = limit_bytes(options, pool->config.device->capacity);
     pool->limits.trim_above = options->trim_above;
@@ -313,7 +314,7 @@ int cenote_pool_default(int device, cenote_pool **pool)
 
 static int may_be_destroyed(cenote_pool *pool)
 {
-    bool was_reset = atomic_load(&pool->config.device->was_reset); /* then blocks and pins end with the pool: end_blocks.c */
+    bool was_reset = pool_is_over(pool); /* then blocks and pins end with the pool: end_blocks.c */
     if (pool->config.is_default && !was_reset)
         return error_set(CENOTE_INVALID, 0, "the default pool of device %d can be destroyed only after a reset of the device; cenote_pool_trim gives "
                          "its memory back", pool->config.device->ordinal);
@@ -394,9 +395,9 @@ static int wait_before_closing(cenote_pool *pool, tick *freed, bool *whole, CUre
         while ((*result = device_wait(pool->config.device, whole)) == CUDA_ERROR_NOT_READY && !(error = check_unused(pool, freed))) {}
     if (error)
         return error;
-    if (*result && !pool->life.lost && !device_is_lost(pool->config.device, *result))
+    if (*result && !pool->life.lost && !device_is_lost(pool->config.device, pool->config.generation, *result))
         return pool_driver_error(pool, *result, "waiting for the device");
-    if (atomic_load(&pool->config.device->was_reset))
+    if (pool_is_over(pool))
         *result = CUDA_SUCCESS; /* nothing runs any more, and what belongs to no context is still there to be given back */
     return CENOTE_OK;
 }
@@ -418,7 +419,7 @@ static int check_done(const cenote_pool *pool, tick waited)
 static int close_for_calls(cenote_pool *pool, tick waited, bool whole, CUresult result)
 {
     int error = CENOTE_OK;
-    bool reset = atomic_load(&pool->config.device->was_reset);
+    bool reset = pool_is_over(pool);
     if (!result) {
         lock_take(&pool->lock);
         if (whole || reset || !device_context(pool->config.device))
@@ -464,7 +465,7 @@ int cenote_pool_destroy(cenote_pool *pool)
     if (atomic_exchange(&pool->life.ending, true))
         return error_set(CENOTE_BUSY, 0, "another thread is destroying the pool");
     tick waited;
-    if (device_was_reset(pool->config.device) && !check_unused(pool, &waited))
+    if (!device_lives(pool->config.device, pool->config.generation) && !check_unused(pool, &waited))
         pool_end_blocks(pool);
     if (!peer_fences_wait(pool)) {
         atomic_store(&pool->life.ending, false);
@@ -474,7 +475,7 @@ int cenote_pool_destroy(cenote_pool *pool)
     peer_uses_wait(pool);
     bool attended = background_leave(pool);
     bool whole = false;
-    CUresult result = device_enter_as_it_is(pool->config.device);
+    CUresult result = device_enter_as_it_is(pool->config.device, pool->config.generation);
     error = wait_before_closing(pool, &waited, &whole, &result);
     lock_take(&pool->turn);
     error = error ? error : wait_for_those_away(pool);

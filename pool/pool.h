@@ -114,6 +114,12 @@ static inline void uses_are_done(const cenote_pool *pool, struct lane *lane, uin
     lane->uses_done = lane->uses_done > freed ? lane->uses_done : freed;
 }
 
+/* The pool's context has ended, as the last call knows that asked. */
+static inline bool pool_is_over(const cenote_pool *pool)
+{
+    return !device_is(pool->config.device, pool->config.generation);
+}
+
 static inline bool lanes_have_captured(const cenote_pool *pool)
 {
     return __builtin_expect(atomic_load_explicit(&pool->lanes.captured, memory_order_relaxed) != 0, 0);

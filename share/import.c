@@ -31,6 +31,7 @@ struct view {
     uint32_t unused;                /* the table chains views given back through it */
     uint32_t uses;                  /* by imports */
     struct device *device;          /* NULL: not in use */
+    uint64_t generation;            /* of its context: segments end with that */
     bool     sweeping;              /* a thread takes it down */
     bool     whole;                 /* was usable: kernels may be at work on it */
     uint32_t shift;                 /* 0: a segment */
@@ -59,7 +60,7 @@ static struct import *import_at(uint32_t number) { return table_at(&imports, num
 static uint64_t key_of_address(uint64_t at) { return at << 9; }
 static uint64_t key_of_view(const struct view *v)
 {
-    return ((v->exporter[0] ^ (v->exporter[1] + v->identity * 0x9e3779b97f4a7c15ull) ^ (uint64_t)v->device->ordinal) | 1) << 9;
+    return ((v->exporter[0] ^ (v->exporter[1] + v->identity * 0x9e3779b97f4a7c15ull) ^ v->generation << 1) | 1) << 9;
 }
 
 static int no_books(void)
@@ -67,10 +68,10 @@ static int no_books(void)
     return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for the books of an import");
 }
 
-/* With what was opened there, as the last call knows that entered it. */
-static bool has_ended(const struct device *device)
+/* Its context has, with what was opened there, as the last call knows that entered it. */
+static bool has_ended(const struct view *v)
 {
-    return atomic_load(&device->was_reset);
+    return !device_is(v->device, v->generation);
 }
 
 /* ------------------------------------------------------------------------------------------------------------------ views come and go */
@@ -84,7 +85,7 @@ static uint32_t take_view(const struct view *like, bool *is_new)
     lock_take(&lock);
     uint32_t number = index_find(&by_identity, key_of_view(like));
     const struct view *v = number ? view_at(number) : like;
-    *is_new = !number || v->device != like->device || v->identity != like->identity || v->shift != like->shift || v->pages != like->pages ||
+    *is_new = !number || v->generation != like->generation || v->identity != like->identity || v->shift != like->shift || v->pages != like->pages ||
               memcmp(v->exporter, like->exporter, sizeof v->exporter) != 0;
     if (*is_new) {
         bool open = (views.items || table_open(&views, sizeof(struct view), VIEWS_MAX)) &&
@@ -114,10 +115,10 @@ static void drop_view(uint32_t number)
  * CUDA_ERROR_NOT_READY: a capture is open, nothing may be taken down (rule 5) but what has to go with its context. Otherwise none begins before the
  * caller leaves. In a context that has ended nothing runs. `result`: of entering. LOCKING: inside.
  */
-static CUresult settle(struct device *device, CUresult result, bool in_use)
+static CUresult settle(struct device *device, uint64_t generation, CUresult result, bool in_use)
 {
     bool whole;
-    if (has_ended(device))
+    if (!device_is(device, generation))
         return CUDA_SUCCESS;
     if (!result && in_use)
         result = device_wait(device, &whole);
@@ -129,7 +130,7 @@ static CUresult take_down(struct view *v)
 {
     const struct driver *t = v->device->driver;
     CUresult result = CUDA_SUCCESS;
-    if (v->mapped && (v->shift || !has_ended(v->device)))
+    if (v->mapped && (v->shift || !has_ended(v)))
         result = v->shift ? t->cuMemUnmap(v->base, v->mapped << v->shift) : t->cuIpcCloseMemHandle(v->base);
     if (result)
         return result;
@@ -178,7 +179,7 @@ void share_sweep(void)
     for (uint32_t number = 0; (number = claim_idle(number));) {
         struct view *v = view_at(number);
         struct device *device = v->device;
-        bool gone = !settle(device, device_enter(device), v->whole) && !take_down(v);
+        bool gone = !settle(device, v->generation, device_enter(device, v->generation), v->whole) && !take_down(v);
         device_leave(device);
         end_sweep(number, gone);
     }
@@ -219,7 +220,7 @@ static int no_sense(int file)
 /* Page by page: asked for, mapped, and its descriptor closed. */
 static int map_pages(const struct share_message *m, struct view *v)
 {
-    CUresult result = device_enter(v->device);
+    CUresult result = device_enter(v->device, v->generation);
     if (!result)
         result = region_reserve(v->device, v->pages << v->shift, 1ull << v->shift, &v->base);
     device_leave(v->device);
@@ -231,7 +232,7 @@ static int map_pages(const struct share_message *m, struct view *v)
             return error;
         if (span > v->pages - v->mapped)
             return no_sense(file);
-        result = device_enter(v->device);
+        result = device_enter(v->device, v->generation);
         if (!result)
             result = map_page(v, file, span);
         device_leave(v->device);
@@ -243,7 +244,7 @@ static int map_pages(const struct share_message *m, struct view *v)
 static int open_segment(struct view *v, CUipcMemHandle segment)
 {
     CUdeviceptr base = 0;
-    CUresult result = device_enter(v->device);
+    CUresult result = device_enter(v->device, v->generation);
     if (!result)
         result = v->device->driver->cuIpcOpenMemHandle(&base, segment, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
     device_leave(v->device);
@@ -271,7 +272,7 @@ static int hand_out(const struct import *like, void **address)
     struct view *v = view_at(view);
     uint64_t key = key_of_address(at);
     uint32_t number = index_find(&by_address, key);
-    if (number && has_ended(view_at(import_at(number)->view)->device)) {
+    if (number && has_ended(view_at(import_at(number)->view))) {
         end_import(number);
         number = 0;
     }
@@ -307,13 +308,14 @@ static int may_be_mapped(const struct share_message *m, const struct share_reply
 }
 
 /* *kept: a new view has the device from here on. */
-static int bring(const struct share_message *m, struct device *device, const cenote_pool *pool, bool *kept, void **address)
+static int bring(const struct share_message *m, struct device *device, uint64_t generation, const cenote_pool *pool, bool *kept, void **address)
 {
     struct share_reply about;
     int file, error = share_ask(m, 0, &about, &file);
     if (error || (error = may_be_mapped(m, &about, device)))
         return error;
-    const struct view like = {.device = device, .shift = about.shift, .pages = about.pages, .exporter = {m->exporter[0], m->exporter[1]},
+    const struct view like = {.device = device, .generation = generation, .shift = about.shift, .pages = about.pages,
+                              .exporter = {m->exporter[0], m->exporter[1]},
                               .identity = about.pages == 1 ? about.serial << 1 : m->generation << 1 | 1};
     bool is_new;
     uint32_t view = take_view(&like, &is_new);
@@ -354,7 +356,7 @@ static int import(const cenote_share *share, size_t length, const cenote_pool *p
     struct device *opened = pool ? open_once_more(pool->config.device) : pool_open_device(device, &error);
     if (!opened)
         return error;
-    error = bring(&m, opened, pool, &kept, address);
+    error = bring(&m, opened, pool ? pool->config.generation : atomic_load(&opened->generation), pool, &kept, address);
     if (!kept)
         pool_close_device(opened);
     share_sweep();
@@ -377,6 +379,7 @@ int cenote_pool_import(cenote_pool *pool, const cenote_share *share, size_t leng
 struct closing {
     uint64_t key;                   /* of the address */
     struct device *device;          /* the importing one; NULL: none */
+    uint64_t generation;
     uint32_t view;                  /* that nothing uses any more, this thread's to take down; 0: none */
 };
 
@@ -387,6 +390,7 @@ static bool close_use(struct closing *c, bool last_too)
     uint32_t number = c->key ? index_find(&by_address, c->key) : 0, view = number ? import_at(number)->view : 0;
     bool last = number && view_at(view)->uses == 1, goes = number && (!last || last_too);
     c->device = number ? view_at(view)->device : NULL;
+    c->generation = number ? view_at(view)->generation : 0;
     if (goes) {
         drop_view(view);
         if (!--import_at(number)->count) {
@@ -409,7 +413,7 @@ static int close_last(struct closing *c)
     struct device *device = open_once_more(c->device);
     if (!device) /* another thread has just closed the last */
         return error_set(CENOTE_NOT_OURS, 0, "the import has ended");
-    CUresult result = settle(device, device_enter(device), true);
+    CUresult result = settle(device, c->generation, device_enter(device, c->generation), true);
     bool busy = result == CUDA_ERROR_NOT_READY;
     if (!busy)
         close_use(c, true);
@@ -421,7 +425,7 @@ static int close_last(struct closing *c)
     device_leave(device);
     if (c->view)
         end_sweep(c->view, !result);
-    open = open && !device_is_lost(device, result) && !driver_is_exiting();
+    open = open && !device_is_lost(device, c->generation, result) && !driver_is_exiting();
     int ordinal = device->ordinal;
     pool_close_device(device);
     if (busy)

@@ -172,7 +172,7 @@ static CUevent record(cenote_pool *pool, const struct lane *lane)
 void pending_record(cenote_pool *pool, uint32_t uses)
 {
     CUresult result;
-    bool inside = device_try_enter(pool->config.device, &result), entered = inside && !result && !pool->life.lost;
+    bool inside = device_try_enter(pool->config.device, pool->config.generation, &result), entered = inside && !result && !pool->life.lost;
     for (uint32_t use = uses; use; use = use_of(pool, use)->next) {
         use_of(pool, use)->freed = use_of(pool, uses)->freed;
         use_of(pool, use)->first = uses;
@@ -367,7 +367,7 @@ void pending_poll(cenote_pool *pool)
  */
 void pending_poll_some(cenote_pool *pool)
 {
-    bool entered = device_enter(pool->config.device) == CUDA_SUCCESS;
+    bool entered = device_enter(pool->config.device, pool->config.generation) == CUDA_SUCCESS;
     if (entered && turn_try(pool)) {
         lock_take(&pool->lock);
         tick wanted = pool->pending.fence_wanted;

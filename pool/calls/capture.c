@@ -345,8 +345,8 @@ int cenote_pool_capture_begin(cenote_pool *pool, cenote_stream stream)
 }
 
 /*
- * The capture that this handle began: for a driver that does not identify streams any more, because the context is lost, and for a capture that was
- * announced after it had begun, when the driver could not be asked.
+ * The capture that this handle began: for a driver that does not identify streams any more, because the context is lost, or has ended, after which
+ * another stream may have the handle, and for a capture that was announced after it had begun, when the driver could not be asked.
  */
 static struct capture *find_capture_of_handle(cenote_pool *pool, CUstream handle)
 {
@@ -360,7 +360,7 @@ static struct capture *find_capture_of_handle(cenote_pool *pool, CUstream handle
 static bool end_capture(cenote_pool *pool, cenote_group *group, CUstream stream)
 {
     uint64_t key;
-    bool known = stream_key(pool, stream, &key) == CENOTE_OK;
+    bool known = stream_key(pool, stream, &key) == CENOTE_OK && device_lives(pool->config.device, pool->config.generation);
     lock_take(&pool->lock);
     struct capture *open = known ? find_capture(pool, key) : NULL, *same = find_capture_of_handle(pool, stream);
     if (!open && same && (!known || stream_key_is_captured(same->stream)))

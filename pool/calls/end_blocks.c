@@ -51,7 +51,7 @@ static void end_pins(cenote_pool *pool, struct region *r, struct look *look)
 void pool_end_blocks(cenote_pool *pool)
 {
     struct look look;
-    reset_is_seen(pool, pool->config.device);
+    reset_is_seen(pool, pool->config.generation);
     look_begin_held(&look, pool);
     for (uint32_t number = 1; number < pool->store.blocks.used; look_goes_on(&look, 1), number++) {
         const struct block *b = block_of(&pool->store.blocks, number);

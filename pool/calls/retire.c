@@ -54,10 +54,10 @@ static void end_arenas(cenote_pool *pool, uint32_t lane)
 static CUresult record_end(cenote_pool *pool, uint32_t number, CUstream stream, CUevent *end)
 {
     struct device *d = pool->config.device;
-    CUresult result = device_enter(d);
+    CUresult result = device_enter(d, pool->config.generation);
     *end = NULL;
     if (!result && lane_of(pool, number)->other) {
-        result = peer_uses_end(lane_of(pool, number)->other, stream, false, end);
+        result = peer_uses_end(lane_of(pool, number), stream, false, end);
     } else if (!result) {
         result = event_take(pool, end);
         if (!result)
@@ -83,7 +83,8 @@ static int refuse_end(cenote_pool *pool, CUstream stream, CUresult result)
 static void give_end(cenote_pool *pool, const struct lane *lane, CUevent end)
 {
     if (end && lane->other) {
-        event_end_on(lane->other, end);
+        if (!lane_is_over(lane))
+            event_end_on(lane->other, end);
         return;
     }
     lock_take(&pool->lock);

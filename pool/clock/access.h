@@ -10,7 +10,7 @@
 
 /* How far a granted device has got, see peer_fences.c. */
 struct peer_fence {
-    _Atomic(struct device *) of; /* the context that was granted; NULL: none. A reset ends the grant */
+    _Atomic(uint64_t) generation; /* of the context that was granted; 0: none. A reset ends the grant */
     CUevent event;              /* in its context; NULL: none was needed so far */
     tick    covers;             /* was recorded after everything that was freed up to here */
     tick    done;               /* the device is done with what it was given before that was freed */

@@ -261,7 +261,7 @@ static int cover_what_ended(cenote_pool *pool)
     CUresult result = pool_is_capturing(pool) ? CUDA_ERROR_NOT_READY : d->driver->cuCtxRecordEvent ? record_last(pool) : CUDA_SUCCESS;
     if (!result)
         result = peer_uses_become_careful(pool);
-    if (!result || device_is_lost(d, result))
+    if (!result || device_is_lost(d, pool->config.generation, result))
         return CENOTE_OK;
     if (result == CUDA_ERROR_NOT_READY)
         return error_set(CENOTE_BUSY, 0, "a capture is open on device %d, or on one that works with its memory, and streams of another pool may have "
@@ -280,9 +280,9 @@ int events_become_careful(cenote_pool *pool)
     struct device *d = pool->config.device;
     if (!device_context(d)) /* it has done nothing */
         return CENOTE_OK;
-    CUresult result = device_enter(d);
+    CUresult result = device_enter(d, pool->config.generation);
     lock_take(&pool->turn);
-    bool works = pool->life.open && !pool->life.lost && !device_is_lost(d, result);
+    bool works = pool->life.open && !pool->life.lost && !device_is_lost(d, pool->config.generation, result);
     if (works && !result)
         error = cover_what_ended(pool);
     else if (works)

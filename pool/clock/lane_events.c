@@ -165,9 +165,10 @@ static CUresult query(cenote_pool *pool, uint32_t number)
 }
 
 /* Asks after the event behind the end of a stream of that device, and ends it if it is done, or will never be. */
-static CUresult ask_end(struct device *other, CUevent end)
+static CUresult ask_end(const struct lane *lane, CUevent end)
 {
-    CUresult result = device_visit(other);
+    struct device *other = lane->other;
+    CUresult result = device_visit(other, lane->generation);
     if (result)
         return result;
     result = device_is_captured(other) ? CUDA_ERROR_NOT_SUPPORTED : other->driver->cuEventQuery(end);
@@ -184,10 +185,10 @@ static CUresult ask_end(struct device *other, CUevent end)
 static CUresult query_end(cenote_pool *pool, uint32_t number)
 {
     struct lane *lane = lane_of(pool, number);
-    CUresult result = ask_end(lane->other, lane->due[0].event);
+    CUresult result = ask_end(lane, lane->due[0].event);
     lock_take(&pool->lock);
     lane->end_is_near = result == CUDA_ERROR_NOT_READY;
-    if (!result || device_is_lost(lane->other, result)) {
+    if (!result || device_is_lost(lane->other, lane->generation, result)) {
         take_oldest(lane);
         lane_set_done(pool, number, LANE_DONE);
     }
@@ -228,13 +229,14 @@ void lane_events_close(cenote_pool *pool)
     while ((number = take_first(pool))) {
         struct lane *lane = lane_of(pool, number);
         struct device *other = lane->other;
+        bool is_over = lane_is_over(lane);
         CUevent end = other ? take_oldest(lane).event : NULL;
         while (lane->due_count)
             event_give(pool, take_oldest(lane).event);
         lane->is_asking = false;
         lane_drop(pool, number);
         lock_give(&pool->lock);
-        if (other && !atomic_load(&other->was_reset))
+        if (other && !is_over)
             event_end_on(other, end);
         lock_take(&pool->lock);
     }

@@ -60,7 +60,7 @@ static uint32_t find(const cenote_pool *pool, uint64_t key, const struct device 
         uint32_t number = index_find(&pool->lanes.by_key, lane_hash(key, probe));
         if (!number)
             *free = probe;
-        else if (lane_of(pool, number)->key == key && lane_of(pool, number)->other == other)
+        else if (lane_of(pool, number)->key == key && lane_of(pool, number)->other == other && !lane_is_over(lane_of(pool, number)))
             return number;
     }
     return 0;
@@ -111,6 +111,7 @@ uint32_t lane_for(cenote_pool *pool, CUstream stream, uint64_t key, struct devic
     index_add(&pool->lanes.by_key, lane_hash(key, probe), number);
     pool->lanes.probes = probe > pool->lanes.probes ? probe : pool->lanes.probes;
     *lane_of(pool, number) = (struct lane){.key = key, .probe = probe, .stream = stream, .other = other,
+                                           .generation = other ? atomic_load(&other->generation) : 0,
                                            .born = pool->store.pages.fences.now};
     if (stream_key_is_captured(key)) {
         lane_of(pool, number)->newest = newest;

@@ -4,8 +4,9 @@
  *     a lane: known by its key ---> ended (its stream was retired) ---> gone, when no arena, use, event or mark names it
  *
  * OWNERS: lanes.c, lane_events.c; pending.c and peer_uses.c have the line of uses. LOCKING: the pool's lock. What a lane is of (`key`, `stream`,
- * `newest`, `other`) is constant, and a thread that holds the lane reads it without; `is_mute` belongs to the thread that is `polling`. The marks and
- * their count change with the turn as well, and are read with either. `captured` is a hint without the lock; nothing else of `struct lanes` is so.
+ * `newest`, `other`, `generation`) is constant, and a thread that holds the lane reads it without; `is_mute` belongs to the thread that is `polling`.
+ * The marks and their count change with the turn as well, and are read with either. `captured` is a hint without the lock; nothing else of
+ * `struct lanes` is so.
  */
 #ifndef CENOTE_POOL_CLOCK_LANES_H
 #define CENOTE_POOL_CLOCK_LANES_H
@@ -34,6 +35,7 @@ struct lane {
     uint64_t newest;                /* of one that was captured then: no stream had a greater id. 0: it was not, or that is not known */
     uint64_t capture;               /* in which it was named last; 0: it was not captured, or that is not known */
     struct device *other;           /* whose stream it is; NULL: the pool's own device */
+    uint64_t generation;            /* of the other device's context: with that the lane is over */
     uint32_t users;                 /* arenas, uses, events and marks that name it: the lane goes with the last one */
     uint32_t first_arena, last_arena; /* its arenas: first those that are found by their stream */
     tick     last_free_tick;        /* once fences are on streams: none of its arenas freed anything later */
@@ -90,6 +92,13 @@ struct lanes_call {                 /* what a call of the API names: inside it, 
 
 struct lanes_call lanes_call_names(uint64_t key, CUstream stream);
 void lanes_call_ends(struct lanes_call outer);
+
+/* With its context, of another device: nothing that is left of the lane is named to the driver. */
+static inline bool lane_is_over(const struct lane *lane)
+{
+    return lane->other && !device_is(lane->other, lane->generation);
+}
+
 uint32_t lane_find(const cenote_pool *pool, uint64_t key, const struct device *other);
 uint32_t lane_for(cenote_pool *pool, CUstream stream, uint64_t key, struct device *other);
 uint32_t lane_find_anywhere(const cenote_pool *pool, uint64_t key);

@@ -30,18 +30,22 @@ bool peer_fences_have_context(const struct device *other)
     return device_context(other) || other->driver->cuDevicePrimaryCtxGetState(other->handle, &flags, &active) || active;
 }
 
-/* Captures end with their context. */
-static bool is_captured(const struct device *other)
+/* The granted device, and of which generation it was. */
+static struct device *granted(const cenote_pool *pool, int ordinal, uint64_t *generation)
 {
-    return device_is_captured(other) && !atomic_load(&other->was_reset);
+    *generation = atomic_load(&pool->access.fences[ordinal].generation);
+    return atomic_load(&pool->config.others[ordinal]);
 }
 
 /* Is a capture open on a granted device? Nothing can be recorded there then, nor waited for. */
 bool peer_fences_are_barred(const cenote_pool *pool)
 {
     bool barred = false;
-    for (uint64_t devices = asked_devices(pool); devices && !barred; devices &= devices - 1)
-        barred = is_captured(atomic_load(&pool->access.fences[__builtin_ctzll(devices)].of));
+    for (uint64_t devices = asked_devices(pool); devices && !barred; devices &= devices - 1) {
+        uint64_t generation;
+        const struct device *other = granted(pool, __builtin_ctzll(devices), &generation);
+        barred = device_is_captured(other) && device_is(other, generation); /* captures end with their context */
+    }
     return barred;
 }
 
@@ -61,9 +65,10 @@ static CUresult record(cenote_pool *pool, struct device *other, struct peer_fenc
 /* A context that is lost does no work any more. */
 static CUresult ask(cenote_pool *pool, struct device *other, struct peer_fence *f, tick covers)
 {
-    CUresult result = device_visit(other);
+    uint64_t generation = f->generation;
+    CUresult result = device_visit(other, generation);
     if (result)
-        return device_is_lost(other, result) ? CUDA_SUCCESS : result;
+        return device_is_lost(other, generation, result) ? CUDA_SUCCESS : result;
     if (device_is_captured(other))
         result = CUDA_ERROR_NOT_READY;
     else if (f->covers < covers)
@@ -74,7 +79,7 @@ static CUresult ask(cenote_pool *pool, struct device *other, struct peer_fence *
         f->done = f->covers;
     device_visit_end(other);
     CHECK(result || f->done >= covers);
-    return device_is_lost(other, result) ? CUDA_SUCCESS : result;
+    return device_is_lost(other, generation, result) ? CUDA_SUCCESS : result;
 }
 
 /* Is each granted device done with what was freed up to `covers`? CUDA_SUCCESS, CUDA_ERROR_NOT_READY, or a driver will not say. LOCKING: inside. */
@@ -83,7 +88,7 @@ CUresult peer_fences_ask(cenote_pool *pool, tick covers)
     CUresult result = CUDA_SUCCESS;
     for (uint64_t devices = asked_devices(pool); devices && !result; devices &= devices - 1) {
         struct peer_fence *f = &pool->access.fences[__builtin_ctzll(devices)];
-        struct device *other = atomic_load(&f->of);
+        struct device *other = atomic_load(&pool->config.others[__builtin_ctzll(devices)]);
         if (f->done < covers && peer_fences_have_context(other))
             result = ask(pool, other, f, covers);
     }
@@ -115,8 +120,10 @@ bool peer_fences_wait(cenote_pool *pool)
     bool waited = true;
     for (uint64_t devices = asked_devices(pool); devices && waited; devices &= devices - 1) {
         int ordinal = __builtin_ctzll(devices);
-        struct device *other = atomic_load(&pool->access.fences[ordinal].of);
-        waited = is_done(pool, ordinal) || !peer_fences_have_context(other) || peer_uses_wait_for(other) || device_is_lost(other, CUDA_SUCCESS);
+        uint64_t generation;
+        struct device *other = granted(pool, ordinal, &generation);
+        waited = is_done(pool, ordinal) || !peer_fences_have_context(other) || peer_uses_wait_for(other, generation) ||
+                 !device_is(other, generation);
     }
     return waited;
 }
@@ -124,7 +131,7 @@ bool peer_fences_wait(cenote_pool *pool)
 /* Has the device been granted in the context that it has now? LOCKING: the turn. */
 bool peer_fences_know(const cenote_pool *pool, const struct device *other)
 {
-    return atomic_load(&pool->access.fences[other->ordinal].of) == other;
+    return device_is(other, pool->access.fences[other->ordinal].generation);
 }
 
 /* Kernels of this context may use the pool from now on; those of one that has ended do not any more, and its event is gone. LOCKING: the turn. */
@@ -133,7 +140,7 @@ void peer_fences_begin(cenote_pool *pool, struct device *other)
     struct peer_fence *f = &pool->access.fences[other->ordinal];
     f->event = NULL;
     f->covers = f->done;
-    atomic_store(&f->of, other);
+    atomic_store(&f->generation, atomic_load(&other->generation));
 }
 
 /* The pool is closed for calls. */
@@ -141,8 +148,8 @@ void peer_fences_close(cenote_pool *pool)
 {
     for (int ordinal = 0; ordinal < DEVICES_MAX; ordinal++) {
         struct peer_fence *f = &pool->access.fences[ordinal];
-        struct device *other = atomic_load(&f->of);
-        if (f->event && !atomic_load(&other->was_reset) && other->driver->cuEventDestroy(f->event))
+        const struct device *other = f->event ? atomic_load(&pool->config.others[ordinal]) : NULL;
+        if (other && device_is(other, f->generation) && other->driver->cuEventDestroy(f->event))
             other->driver->cuEventDestroy(f->event); /* it would be lost: a refusal is asked for once more */
         f->event = NULL;
     }

@@ -66,7 +66,7 @@ void peer_uses_record(cenote_pool *pool, struct use *u)
 {
     const struct lane *lane = lane_of(pool, u->lane);
     CUevent event;
-    if (device_visit(lane->other))
+    if (device_visit(lane->other, lane->generation))
         return;
     if (!device_is_captured(lane->other))
         event_of(pool, lane, u, &event);
@@ -115,21 +115,21 @@ bool peer_uses_is_done(cenote_pool *pool, uint32_t use)
     uint32_t covering = touch_captures_are_announced() ? use : use_covering(pool, use);
     struct device *other = lane->other;
     lane->is_mute = true;
-    if (atomic_load(&other->was_reset)) { /* with its events */
+    if (lane_is_over(lane)) { /* with its events */
         u->event = NULL;
         return true;
     }
     covering = covering ? covering : use_to_cover(pool, lane, use);
     bool waited = u->freed <= pool->pending.done_on_peers[other->ordinal] || u->freed <= lane->uses_done || u->freed <= lane->done, done = false;
     lock_give(&pool->lock);
-    CUresult visited = device_visit(other);
+    CUresult visited = device_visit(other, lane->generation);
     lane->is_mute = visited != CUDA_ERROR_NOT_READY; /* its gate is shut for a moment */
     if (!visited) {
         done = waited || (!device_is_captured(other) && ask(pool, lane, use_of(pool, covering)));
         if (done)
             end_event(pool, lane, u);
         device_visit_end(other);
-    } else if (device_is_lost(other, visited) && !atomic_load(&other->was_reset)) { /* the next look sees that one */
+    } else if (driver_result_is_sticky(visited) && !lane_is_over(lane)) { /* the next look sees that one */
         done = true;
         end_event(pool, lane, u);
     }
@@ -150,9 +150,9 @@ static uint64_t waited_for(const cenote_pool *pool)
 }
 
 /* Not while a capture is open there. A context that is lost does no work any more. LOCKING: none; not inside. */
-bool peer_uses_wait_for(struct device *other)
+bool peer_uses_wait_for(struct device *other, uint64_t generation)
 {
-    CUresult result = device_enter(other);
+    CUresult result = device_enter(other, generation);
     bool entered = !result, whole = false;
     if (entered)
         result = device_wait(other, &whole);
@@ -182,7 +182,8 @@ bool peer_uses_wait(cenote_pool *pool)
     lock_give(&pool->lock);
     for (; devices; devices &= devices - 1) {
         int ordinal = __builtin_ctzll(devices);
-        if (!peer_uses_wait_for(pool->config.others[ordinal]))
+        struct device *other = atomic_load(&pool->config.others[ordinal]);
+        if (!peer_uses_wait_for(other, atomic_load(&other->generation)))
             continue;
         lock_take(&pool->lock);
         peer_uses_all_done(pool, ordinal, now);
@@ -236,13 +237,14 @@ bool peer_uses_are_owed(const cenote_pool *pool, uint32_t lane)
 void peer_uses_name(cenote_pool *pool, uint32_t number, CUstream stream)
 {
     CUevent event;
-    bool entered = device_enter(pool->config.device) == CUDA_SUCCESS;
+    bool entered = device_enter(pool->config.device, pool->config.generation) == CUDA_SUCCESS;
     lock_take(&pool->lock);
-    struct device *other = lane_of(pool, number)->other;
-    uint32_t use = lane_of(pool, number)->last;
+    const struct lane *lane = lane_of(pool, number);
+    struct device *other = lane->other;
+    uint32_t use = lane->last;
     tick freed = use ? use_of(pool, use)->freed : 0;
     lock_give(&pool->lock);
-    if (entered && use && other && !device_visit(other)) {
+    if (entered && use && other && !device_visit(other, lane->generation)) {
         if (!device_is_captured(other) && !record_on(other, stream, false, &event))
             give_event(pool, other, number, use, freed, event);
         device_visit_end(other);
@@ -258,9 +260,10 @@ void peer_uses_name(cenote_pool *pool, uint32_t number, CUstream stream)
  * The stream is about to end: *end is an event behind all that it was given. `whole`: it has ended, and the event is behind all that its context was
  * given. LOCKING: inside.
  */
-CUresult peer_uses_end(struct device *other, CUstream stream, bool whole, CUevent *end)
+CUresult peer_uses_end(const struct lane *lane, CUstream stream, bool whole, CUevent *end)
 {
-    CUresult result = device_visit(other);
+    struct device *other = lane->other;
+    CUresult result = device_visit(other, lane->generation);
     *end = NULL;
     if (result)
         return result;
@@ -291,20 +294,21 @@ CUresult peer_uses_become_careful(cenote_pool *pool)
         CUevent end;
         lock_take(&pool->lock);
         is_lane = number < pool->lanes.table.used;
-        struct device *other = is_lane ? lane_of(pool, number)->other : NULL;
-        bool lacks = other && lacks_end(lane_of(pool, number)) && other->driver->cuCtxRecordEvent && !atomic_load(&other->was_reset);
+        const struct lane *lane = is_lane ? lane_of(pool, number) : NULL;
+        bool lacks = lane && lane->other && lacks_end(lane) && lane->other->driver->cuCtxRecordEvent && !lane_is_over(lane);
         if (lacks)
             lane_hold(pool, number);
         lock_give(&pool->lock);
         if (!lacks)
             continue;
-        result = peer_uses_end(other, NULL, true, &end);
+        result = peer_uses_end(lane, NULL, true, &end);
         lock_take(&pool->lock);
         if (!result)
             lane_events_end(pool, number, end);
+        bool is_lost = driver_result_is_sticky(result) || lane_is_over(lane);
         lane_drop(pool, number);
         lock_give(&pool->lock);
-        result = device_is_lost(other, result) ? CUDA_SUCCESS : result;
+        result = is_lost ? CUDA_SUCCESS : result;
     }
     return result;
 }

@@ -54,7 +54,7 @@ void event_drop(cenote_pool *pool, CUevent event)
 void event_close(cenote_pool *pool)
 {
     struct events *e = &pool->events;
-    if (atomic_load(&pool->config.device->was_reset))
+    if (pool_is_over(pool))
         e->count = 0; /* they have ended with their context */
     while (e->count)
         pool->config.device->driver->cuEventDestroy(e->spare[--e->count]);

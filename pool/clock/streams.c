@@ -54,8 +54,9 @@ static struct immortal *immortal_at(cenote_pool *pool, CUstream stream, uint32_t
 /* The context of its device has ended, as the last call knows that asked, and the stream with it: the handle may be that of another one. */
 static bool is_over(const struct immortal *i)
 {
+    uint64_t generation = atomic_load_explicit(&i->generation, memory_order_acquire);
     const struct device *other = atomic_load_explicit(&i->other, memory_order_relaxed);
-    return other && atomic_load(&other->was_reset);
+    return other && !device_is(other, generation);
 }
 
 static const struct immortal *find_immortal(cenote_pool *pool, CUstream stream, uint64_t *key)
@@ -145,8 +146,9 @@ static uint64_t key_of_captured(cenote_pool *pool, CUstream stream)
 /* The same, asked now: a pool outlives the contexts of other devices. LOCKING: none. */
 static bool is_there(const struct immortal *i)
 {
+    uint64_t generation = atomic_load_explicit(&i->generation, memory_order_acquire);
     struct device *other = atomic_load_explicit(&i->other, memory_order_relaxed);
-    return !other || !device_was_reset(other);
+    return !other || device_lives(other, generation);
 }
 
 /* LOCKING: none, and not inside: this may ask the driver, and make the device's context. */
@@ -342,14 +344,16 @@ int cenote_stream_set_immortal(cenote_pool *pool, cenote_stream stream)
         return error;
     for (uint32_t probe = 0; probe < PROBES; probe++) {
         struct immortal *i = immortal_at(pool, stream, probe);
-        if (atomic_load(&i->handle) == stream && !is_over(i))
-            break;
-        if (!atomic_load(&i->handle)) {
+        CUstream there = atomic_load(&i->handle);
+        if (there && there != stream)
+            continue;
+        if (!there || is_over(i)) { /* that of an ended context has this one's place */
             atomic_store_explicit(&i->key, key, memory_order_relaxed);
             atomic_store_explicit(&i->other, other, memory_order_relaxed);
+            atomic_store_explicit(&i->generation, other ? atomic_load(&other->generation) : 0, memory_order_release);
             atomic_store_explicit(&i->handle, stream, memory_order_release);
-            break;
         }
+        break;
     } /* a full table is no error: the driver is asked as before */
     lock_give(&pool->lock);
     return CENOTE_OK;

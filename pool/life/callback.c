@@ -98,7 +98,7 @@ int pool_driver_error(cenote_pool *pool, CUresult result, const char *call)
 {
     if (!atomic_load(&pool->config.device->opened)) /* the pool has ended meanwhile, and was the last one there */
         return pool_answers(pool);
-    if (!device_is_lost(pool->config.device, result))
+    if (!device_is_lost(pool->config.device, pool->config.generation, result))
         return error_set(CENOTE_DRIVER, result, "%s failed on device %d: %s", call, pool->config.device->ordinal, driver_result_name(result));
     lock_take(&pool->lock);
     if (!pool->life.lost)
@@ -114,11 +114,11 @@ static bool own_context_is_lost(const cenote_pool *pool)
 {
     struct device *d = pool->config.device;
     size_t left, total;
-    CUresult result = device_enter_as_it_is(d);
+    CUresult result = device_enter_as_it_is(d, pool->config.generation);
     if (!result && device_context(d))
         result = d->driver->cuMemGetInfo(&left, &total);
     device_leave(d);
-    return device_is_lost(d, result);
+    return device_is_lost(d, pool->config.generation, result);
 }
 
 /*

@@ -55,6 +55,7 @@ struct life {
 /* What a pool was made with. LOCKING: constant while the pool is open; `others` is atomic. */
 struct config {
     struct device *device;
+    uint64_t       generation;      /* of its context, in which the pool is: with that the pool is over, see reset.c */
     const struct pool_hooks *hooks;
     cenote_options options;         /* limit and trim_above as they were asked for first */
     _Atomic(enum cenote_provider) provider; /* never CENOTE_AUTO; changes at most once, before the pool has memory: prove_pages */
@@ -62,7 +63,8 @@ struct config {
     CUmemoryPool   driver_pool;     /* of async.c, which makes it with the turn; NULL: none so far */
     uint64_t       opened_ns;
     uint64_t       serial;          /* no other pool of the process has it, earlier or later */
-    _Atomic(struct device *) others[DEVICES_MAX]; /* devices whose streams use its blocks, or that have access; added under the lock of the pools */
+    _Atomic(struct device *) others[DEVICES_MAX]; /* devices whose streams use its blocks, or that have access, open as long as the pool; added
+                                                    under the lock of the pools */
 };
 
 /* How much the pool may hold. LOCKING: the pool's lock. */

@@ -55,12 +55,12 @@ static struct device *find_other(const cenote_pool *pool, int ordinal)
 {
     bool known = ordinal >= 0 && ordinal < DEVICES_MAX;
     struct device *other = known ? atomic_load(&pool->config.others[ordinal]) : NULL;
-    return other && !device_was_reset(other) ? other : NULL;
+    return other && device_lives(other, atomic_load(&other->generation)) ? other : NULL;
 }
 
 /*
- * The device of that number, the pool's own or another: that one stays open as long as the pool, or until it was reset, and is named again. An error
- * also: pools of the reset device are there still, and nothing can be known of its new context. LOCKING: none.
+ * The device of that number, the pool's own or another: that one stays open as long as the pool, in a context that lives. An error also: the device
+ * was reset, and pools of it are there still, which its next context has to wait for. LOCKING: none.
  */
 int pool_other_device(cenote_pool *pool, int ordinal, struct device **other)
 {
@@ -73,13 +73,12 @@ int pool_other_device(cenote_pool *pool, int ordinal, struct device **other)
         lock_give(&pools_lock);
         return pool_usable(pool);
     }
-    if (!(*other = find_other(pool, ordinal)) && (*other = open_as_it_is(ordinal, &error))) {
-        struct device *before = atomic_exchange(&pool->config.others[ordinal], *other);
-        if (before)
-            device_close(before);
-    }
+    bool known = ordinal >= 0 && ordinal < DEVICES_MAX && (*other = atomic_load(&pool->config.others[ordinal]));
+    if (!known && (*other = open_as_it_is(ordinal, &error)))
+        atomic_store(&pool->config.others[ordinal], *other);
+    bool lives = *other && device_begin_anew(*other);
     lock_give(&pools_lock);
-    if (!error && device_was_reset(*other))
+    if (!error && !lives)
         error = error_set(CENOTE_DEVICE_LOST, 0, "the program has reset device %d: destroy all pools there first", ordinal);
     return error;
 }

@@ -40,7 +40,7 @@ bool turn_try(cenote_pool *pool)
  */
 int turn_begin(cenote_pool *pool)
 {
-    CUresult result = device_enter(pool->config.device);
+    CUresult result = device_enter(pool->config.device, pool->config.generation);
     lock_take(&pool->turn);
     int error = pool_usable(pool); /* the pool may have been destroyed while this thread waited */
     if (!result && !error && !(error = prove_pages(pool)))
@@ -91,10 +91,10 @@ CUresult turn_let_go(cenote_pool *pool, CUresult (*wait)(struct device *device, 
  */
 CUresult turn_resume(cenote_pool *pool)
 {
-    CUresult result = device_enter(pool->config.device);
+    CUresult result = device_enter(pool->config.device, pool->config.generation);
     if (result) {
         device_leave(pool->config.device);
-        result = device_enter(pool->config.device);
+        result = device_enter(pool->config.device, pool->config.generation);
     }
     take_again(pool);
     return result;
@@ -125,7 +125,7 @@ bool turn_go_over(const cenote_pool *pool, cenote_pool *other)
     bool is_elsewhere = pool->config.device != other->config.device;
     device_wait_end(other->config.device);
     lock_take(&other->turn);
-    if (other->life.open && (!is_elsewhere || (!other->life.lost && !device_go_over(other->config.device))))
+    if (other->life.open && (!is_elsewhere || (!other->life.lost && !device_go_over(other->config.device, other->config.generation))))
         return true;
     lock_give(&other->turn);
     device_wait_begin(other->config.device);

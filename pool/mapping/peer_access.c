@@ -95,8 +95,8 @@ static CUresult grant_contexts(cenote_pool *pool)
     CUresult result = CUDA_SUCCESS;
     uint64_t missing = pool->access.granted & ~pool->access.contexts;
     for (int ordinal = 0; !result && missing >> ordinal; ordinal++) {
-        struct device *other = atomic_load(&pool->access.fences[ordinal].of);
-        if (missing >> ordinal & 1 && !device_was_reset(other))
+        struct device *other = atomic_load(&pool->config.others[ordinal]);
+        if (missing >> ordinal & 1 && device_lives(other, pool->access.fences[ordinal].generation))
             result = grant_context(pool, other);
     }
     return result;

@@ -16,17 +16,23 @@
 
 #include "base/check.h"
 
-/* The context in which the region's pool is, if it has ended. NULL: it has not, or the region is on its way. LOCKING: none but the turn. */
-static struct device *lost_device_of(const struct region *r, cenote_pool **pool)
+/*
+ * The context in which the region's pool is, by its generation, if it has ended. 0: it has not, or the region is on its way. LOCKING: none but the
+ * turn.
+ */
+static uint64_t ended_context_of(const struct region *r, cenote_pool **pool)
 {
     struct device *d = NULL;
+    uint64_t generation = 0;
     if (!(*pool = atomic_load(&r->pool)))
-        return NULL;
+        return 0;
     lock_take(&(*pool)->lock);
-    if ((*pool)->life.open && atomic_load(&r->pool) == *pool)
+    if ((*pool)->life.open && atomic_load(&r->pool) == *pool) {
         d = (*pool)->config.device;
+        generation = (*pool)->config.generation;
+    }
     lock_give(&(*pool)->lock);
-    return d && device_was_reset(d) ? d : NULL;
+    return d && !device_lives(d, generation) ? generation : 0;
 }
 
 /* A source of the program gives memory there: no pool has it, or only one that has lost it. LOCKING: the turn. */
@@ -35,16 +41,16 @@ bool reset_addresses_are_free(uint64_t at, uint64_t bytes)
     const struct region *r;
     cenote_pool *pool;
     for (uint64_t from = at; from < at + bytes && (r = addresses_first_in(from, at + bytes - from)); from = region_end(r))
-        if (!lost_device_of(r, &pool) || region_end(r) <= from)
+        if (!ended_context_of(r, &pool) || region_end(r) <= from)
             return false;
     return true;
 }
 
-/* A pool in the context, which has ended, hands nothing out any more. LOCKING: none but the turn. */
-void reset_is_seen(cenote_pool *pool, const struct device *d)
+/* A pool in that context, which has ended, hands nothing out any more. LOCKING: none but the turn. */
+void reset_is_seen(cenote_pool *pool, uint64_t generation)
 {
     lock_take(&pool->lock);
-    if (pool->config.device == d && !pool->life.lost)
+    if (pool->config.generation == generation && !pool->life.lost)
         pool->life.lost = CUDA_ERROR_CONTEXT_IS_DESTROYED;
     lock_give(&pool->lock);
 }
@@ -54,8 +60,8 @@ void reset_regions_are_replaced(struct region *replaced)
 {
     for (struct region *r = replaced; r && !atomic_load(&r->is_in_map); r = atomic_load(&r->shares_granule)) {
         cenote_pool *pool;
-        const struct device *d = lost_device_of(r, &pool);
-        if (d)
-            reset_is_seen(pool, d);
+        uint64_t generation = ended_context_of(r, &pool);
+        if (generation)
+            reset_is_seen(pool, generation);
     }
 }

@@ -8,6 +8,6 @@
 
 bool reset_addresses_are_free(uint64_t at, uint64_t bytes);
 void reset_regions_are_replaced(struct region *replaced);
-void reset_is_seen(cenote_pool *pool, const struct device *d);
+void reset_is_seen(cenote_pool *pool, uint64_t generation);
 
 #endif

@@ -95,7 +95,7 @@ bool decay_tend(cenote_pool *pool, uint64_t most)
     if (!pool->config.options.decay_ms || !device_context(pool->config.device) || pool_is_capturing(pool) ||
         pool_now(pool) < atomic_load(&pool->policy.decay.due))
         return false;
-    bool more = false, entered = device_enter(pool->config.device) == CUDA_SUCCESS;
+    bool more = false, entered = device_enter(pool->config.device, pool->config.generation) == CUDA_SUCCESS;
     if (entered && turn_try(pool)) {
         more = decay_go(pool, most);
         lock_give(&pool->turn);

@@ -89,7 +89,7 @@ bool provider_give_segment(cenote_pool *pool, struct arena *a, bool is_sourced, 
     if (pool->config.provider == CENOTE_GUARD && !is_sourced)
         return guard_give(pool, at, bytes);
     if (!is_sourced) /* a reset has taken it already, and the address may be another's */
-        return atomic_load(&pool->config.device->was_reset) || pool->config.device->driver->cuMemFree(at) == CUDA_SUCCESS;
+        return pool_is_over(pool) || pool->config.device->driver->cuMemFree(at) == CUDA_SUCCESS;
     const cenote_source source = *source_of(pool, a); /* without the turn arena and group may be forgotten */
     lock_take(&pool->lock);
     CUstream handle = a->handle; /* another stream may take the arena over */

@@ -171,7 +171,7 @@ static void look_at_pools(cenote_pool *pool, struct facts *f)
 static void ask_driver(cenote_pool *pool, struct facts *f)
 {
     size_t left = 0, total = 0;
-    CUresult result = device_enter_as_it_is(pool->config.device);
+    CUresult result = device_enter_as_it_is(pool->config.device, pool->config.generation);
     if (!result)
         result = !device_context(pool->config.device) ? CUDA_ERROR_INVALID_CONTEXT : pool->config.device->driver->cuMemGetInfo(&left, &total);
     device_leave(pool->config.device);

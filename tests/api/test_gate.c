@@ -309,7 +309,7 @@ CASE(a_pool_is_destroyed)
 static void *stay_inside(void *arg)
 {
     struct stall *s = arg;
-    s->failed += device_enter(s->pool->config.device) != CUDA_SUCCESS;
+    s->failed += device_enter(s->pool->config.device, s->pool->config.generation) != CUDA_SUCCESS;
     atomic_store(&s->inside, true);
     atomic_store(&s->in_time, comes_true(&s->freed));
     device_leave(s->pool->config.device);

@@ -81,7 +81,7 @@ CASE(stream_of_the_same_handle_on_another_device)
 CASE(lane_stays_when_another_one_of_its_key_goes)
 {
     struct scene scene;
-    struct device other = {0};
+    struct device other = {.generation = 1}; /* in a context that lives */
     const uint64_t key = 7;
     scene_open(&scene, CARD);
     lock_take(&scene.pool->lock);

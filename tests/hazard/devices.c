@@ -279,7 +279,7 @@ struct stay {
 static void *stay_inside(void *arg)
 {
     struct stay *stay = arg;
-    device_enter(stay->device);
+    device_enter(stay->device, stay->device->generation);
     sem_post(&stay->entered);
     sem_wait(&stay->leave);
     device_leave(stay->device);
@@ -308,12 +308,12 @@ void hazard_visit_while_a_capture_is_announced(void)
     sem_init(&stay.leave, 0, 0);
     pthread_create(&inside, NULL, stay_inside, &stay);
     sem_wait(&stay.entered);
-    DONE(device_enter(here));
-    DONE(device_visit(there));
+    DONE(device_enter(here, here->generation));
+    DONE(device_visit(there, there->generation));
     device_visit_end(there);
     pthread_create(&announcing, NULL, announce, there);
     alarm(patience(20)); /* or it would hang */
-    while (!device_visit(there))
+    while (!device_visit(there, there->generation))
         device_visit_end(there);
     alarm(0);
     device_leave(here);

@@ -411,6 +411,32 @@ ENDS_WITH(an_immortal_stream_of_another_device_that_is_reset, 0)
     }
 }
 
+#define HANDLES 20 /* more than the table has places for one handle */
+
+/* However often the device is reset: a stream that is declared immortal has the place of the one that had its handle before. */
+ENDS_WITH(an_immortal_stream_after_many_resets, 0)
+{
+    CUcontext context;
+    CUstream before = NULL;
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = scene_options();
+    shape.devices = 2;
+    scene_open_with(&scene, &shape, &options);
+    for (int i = 0; i < HANDLES; i++) {
+        CUstream stream = stream_of_other(&context);
+        EXPECT(!before || stream == before);
+        before = stream;
+        DONE(cenote_stream_set_immortal(scene.pool, stream));
+        EXPECT_EQ(cenote_stream_retire(scene.pool, stream), CENOTE_INVALID);
+        DONE(cuCtxPushCurrent(context));
+        DONE(cuStreamDestroy(stream));
+        DONE(cuCtxPopCurrent(NULL));
+        DONE(cuDevicePrimaryCtxReset(1));
+        DONE(cuDevicePrimaryCtxRelease(1));
+    }
+    scene_close(&scene);
+}
+
 /* Pools are of the primary context, whichever was current. Streams of another are refused, also when it has ended. */
 ENDS_WITH(a_context_of_the_program_ends, 0)
 {
