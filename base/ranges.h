@@ -17,9 +17,8 @@ enum block_state {
     BLOCK_FREE,                     /* a free range */
     BLOCK_LIVE,                     /* held by the caller */
     BLOCK_PENDING,                  /* freed, waits for other streams */
-    BLOCK_LAST_FREED,                  /* freed last and left as it lies, see pool_settle */
-    BLOCK_SLAB,                     /* cut into small blocks by slab.c */
-    BLOCK_MARGIN                    /* no memory of a caller's, and not free: in front of a block that is alone in its segment */
+    BLOCK_LAST_FREED,               /* freed last and left as it lies, see pool_settle */
+    BLOCK_SLAB                      /* cut into small blocks by slab.c */
 };
 
 /* A piece of a region. The pieces of a region tile it from its base to its top, in a list by address. */

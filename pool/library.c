@@ -20,9 +20,10 @@
 #include "pool/clock/peer_fences.h"
 #include "pool/clock/peer_uses.h"
 #include "pool/life/pools.h"
-#include "pool/life/prove.h"
 #include "pool/life/turn.h"
 #include "pool/mapping/trim.h"
+#include "pool/provider/async.h"
+#include "pool/provider/provider.h"
 #include "pool/shortage/wait.h"
 #include "stats/account/record.h"
 #include "stats/report/explain.h"
@@ -168,7 +169,8 @@ static int pool_init(cenote_pool *pool, int device, cenote_context context, cons
         error = open_tables(pool, shift);
     if (!error && (error = record_open(pool)))
         close_tables(pool);
-    if (!error && pool->config.provider == CENOTE_ASYNC && (error = prove_open_driver_pool(pool)))
+    CUresult result = !error && pool->config.provider == CENOTE_ASYNC ? async_open(pool) : CUDA_SUCCESS;
+    if (result && (error = pool_driver_error(pool, result, "cuMemPoolCreate")))
         close_tables(pool);
     if (error)
         leave_device(pool);
@@ -340,12 +342,9 @@ static void give_everything_back(cenote_pool *pool)
     trim_flush(pool);
     for (int tries = 0; tries < 2 && (pool->store.pages.reserved || pool->store.pages.addresses); tries++)
         trim_to(pool, 0, UINT64_MAX);
-    guard_forget(pool);
+    provider_close(pool);
     events_close(pool);
     peer_fences_close(pool);
-    if (pool->config.driver_pool && pool->config.device->driver->cuMemPoolDestroy(pool->config.driver_pool))
-        pool->config.device->driver->cuMemPoolDestroy(pool->config.driver_pool);
-    pool->config.driver_pool = NULL;
 }
 
 /* Forgets regions that did not go back, because the context is lost or the driver refused them. */

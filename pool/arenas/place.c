@@ -57,11 +57,12 @@ void pool_shape(const cenote_pool *pool, const struct arena *a, struct request *
 {
     q->at_segment_end = provider_guards(pool, a);
     q->exclusive_pages = q->at_segment_end || (a->group && group_of(pool, a->group)->flags & CENOTE_GROUP_WHOLE);
-    q->alone = q->exclusive_pages && !provider_moves_pages(pool, a);
+    bool moves = provider_moves_pages(pool, a);
+    q->alone = q->exclusive_pages && !moves && !provider_guards(pool, a); /* there each block has memory of its own */
     request_make(q, !a->is_private && !q->exclusive_pages && !q->at);
-    if (q->exclusive_pages && !q->alone)
+    if (q->exclusive_pages && moves)
         cover_pages(pool, a, q);
-    else if (q->class == CLASS_NONE && !a->is_private && provider_moves_pages(pool, a))
+    else if (q->class == CLASS_NONE && !a->is_private && moves)
         request_choose_heap(q, pool->store.pages.shifts[GRADE_SMALL]);
 }
 

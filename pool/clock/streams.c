@@ -34,8 +34,8 @@
 #define KEY_HANDLE  ((uint64_t)STREAM_KIND_HANDLE << KIND_SHIFT)
 #define CAPTURED_SHIFT 61
 #define KEY_CAPTURED (7ull << CAPTURED_SHIFT)
-#define DEVICE_SHIFT 48     /* in keys of default streams */
-#define KEY_DEVICE  (0xffull << DEVICE_SHIFT)
+#define DEVICE_SHIFT STREAM_DEVICE_SHIFT
+#define KEY_DEVICE  STREAM_KEY_DEVICE
 #define KEY_KIND    (3ull << KIND_SHIFT)
 #define PROBES      16          /* of the table of immortal streams */
 
@@ -201,11 +201,6 @@ bool stream_key_is_captured(uint64_t key)
 bool stream_key_is_id(uint64_t key)
 {
     return key >> KIND_SHIFT == 0;
-}
-
-bool stream_is_unnamed(uint64_t key)
-{
-    return key >> KIND_SHIFT == KEY_LEGACY >> KIND_SHIFT && key & ~(KEY_KIND | KEY_DEVICE);
 }
 
 /* Does the handle still name the stream of that key, for certain and without asking the driver? */

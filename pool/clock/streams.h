@@ -38,12 +38,21 @@ struct streams {
 #define STREAM_KIND_SHIFT  62       /* see streams.c */
 #define STREAM_KIND_HANDLE 3
 #define STREAM_KEY_LEGACY (1ull << STREAM_KIND_SHIFT)
+#define STREAM_KEY_KIND   (3ull << STREAM_KIND_SHIFT)
+#define STREAM_DEVICE_SHIFT 48      /* in keys of default streams */
+#define STREAM_KEY_DEVICE (0xffull << STREAM_DEVICE_SHIFT)
+
+/* The default stream of a green context: no handle names it to the driver. */
+static inline bool stream_is_unnamed(uint64_t key)
+{
+    return (key & STREAM_KEY_KIND) == STREAM_KEY_LEGACY && key & ~(STREAM_KEY_KIND | STREAM_KEY_DEVICE);
+}
+
 
 bool stream_key_is_handle(uint64_t key);
 bool stream_key_is_captured(uint64_t key);
 bool stream_key_is_id(uint64_t key);
 uint64_t stream_key_while_captured(CUstream stream);    /* unless the capture was announced for this stream */
-bool stream_is_unnamed(uint64_t key);
 uint64_t stream_key_of_thread(void);
 int stream_key(cenote_pool *pool, CUstream stream, uint64_t *key);
 int stream_device(cenote_pool *pool, CUstream stream, uint64_t key, struct device **other);

@@ -254,20 +254,17 @@ enum fit heap_find_last(struct heap *h, uint64_t size, uint64_t alignment, struc
 }
 
 /*
- * Finds the smallest empty segment that is large enough, for a block that shares its segment with no other: the place reaches to the end, and
- * heap_take leaves no range in front of it. `at`: the address at which it has to begin; 0: any. FIT_NOT: another segment is needed.
+ * Finds the smallest empty segment that is large enough, for a block that shares its segment with no other: the place is all of it. `at`: the address
+ * at which it has to begin; 0: any. FIT_NOT: another segment is needed.
  */
 enum fit heap_find_alone(struct heap *h, const struct requester *who, uint64_t at, uint64_t size, uint64_t alignment, struct place *place)
 {
     for (uint32_t range = ranges_at_least(&h->ranges, size); range; range = ranges_next(&h->ranges, range)) {
         const struct block *b = at_number(h, range);
         struct region *r = region_of(h->pages, b->region);
-        uint64_t end = b->at + b->size;
-        *place = (struct place){.size = size, .range = range, .alone = true};
-        if (b->size != r->bytes || (at && (at < b->at || at >= end)) || !fits(h, who, r, at ? at : b->at, end, alignment, place))
-            continue;
-        place->size = end - place->at;
-        return FIT_NOW;
+        *place = (struct place){.size = b->size, .range = range};
+        if (b->size == r->bytes && (at ? at == b->at : b->at % alignment == 0) && fits(h, who, r, b->at, b->at + b->size, BLOCK_BYTES, place))
+            return FIT_NOW;
     }
     return FIT_NOT;
 }
@@ -361,28 +358,6 @@ static uint32_t grow_top(struct heap *h, struct region *r, const struct place *p
     return range;
 }
 
-/* Makes the first `size` bytes of the free range a margin, which no block gets before drop_margin. */
-static void make_margin(struct heap *h, uint32_t range, uint64_t size)
-{
-    ranges_remove(&h->ranges, range);
-    at_number(h, range)->size = size;
-    at_number(h, range)->state = BLOCK_MARGIN;
-}
-
-/* Drops the margin in front of the block, if it has one. */
-static void drop_margin(struct heap *h, struct region *r, struct block *b)
-{
-    uint32_t margin = b->before;
-    if (!margin || at_number(h, margin)->state != BLOCK_MARGIN)
-        return;
-    uint32_t block = at_number(h, margin)->after;
-    forget_piece(h, r, block);
-    b->at = at_number(h, margin)->at;
-    b->size += at_number(h, margin)->size;
-    note_piece(r, block, b->at);
-    remove_piece(h, r, margin);
-}
-
 /* Cuts the place out of its free range, as a live block. fill.c adds the pages that it lacks. Needs at most three table items. */
 uint32_t heap_take(struct heap *h, const struct place *place)
 {
@@ -394,10 +369,7 @@ uint32_t heap_take(struct heap *h, const struct place *place)
 
     if (from < place->at) { /* the range keeps the front */
         block = insert_after(h, r, range, place->at, place->size);
-        if (place->alone)
-            make_margin(h, range, place->at - from);
-        else
-            ranges_resize(&h->ranges, range, from, place->at - from);
+        ranges_resize(&h->ranges, range, from, place->at - from);
         if (end < to)
             ranges_add(&h->ranges, insert_after(h, r, block, end, to - end));
     } else if (end < to) { /* it keeps the rest */
@@ -429,7 +401,6 @@ void heap_give_back(struct heap *h, uint32_t block)
     struct block *b = at_number(h, block);
     struct region *r = region_of(h->pages, b->region);
     h->live -= b->size;
-    drop_margin(h, r, b);
     uint32_t before = b->before && at_number(h, b->before)->state == BLOCK_FREE ? b->before : 0;
     uint32_t after = b->after && at_number(h, b->after)->state == BLOCK_FREE ? b->after : 0;
     CHECK(b->state != BLOCK_FREE);
@@ -499,7 +470,6 @@ static void join(struct heap *h, struct region *r, uint32_t before)
     if (r->next)
         region_of(h->pages, r->next)->before = r->number;
     h->bytes += r->bytes;
-    h->small += r->bytes < HEAP_SMALL ? r->bytes : 0;
     if (!region_is_segment(r))
         count_below(h);
 }
@@ -546,7 +516,6 @@ void heap_remove_region(struct heap *h, struct region *r)
     if (r->next)
         region_of(h->pages, r->next)->before = r->before;
     h->bytes -= r->bytes;
-    h->small -= r->bytes < HEAP_SMALL ? r->bytes : 0;
     set_top(h, r, r->base);
     if (!region_is_segment(r))
         count_below(h);

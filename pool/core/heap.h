@@ -7,7 +7,6 @@
 #include "base/ranges.h"
 #include "pool/core/pages.h"
 
-#define HEAP_SMALL (32ull << 20) /* what a driver's pool grows by: see grow.c */
 #define HEAP_CANDIDATES 16
 
 struct heap {                   /* guarded by the pool's lock */
@@ -16,7 +15,6 @@ struct heap {                   /* guarded by the pool's lock */
     uint32_t      regions;      /* newest first, through region.next; 0: none yet */
     uint64_t      bytes;        /* of addresses, in all of them */
     uint64_t      used;         /* of these, below the tops: not virgin */
-    uint64_t      small;        /* in regions of less than HEAP_SMALL */
     uint64_t      live;         /* bytes of its blocks */
     uint64_t      need;         /* the most that was live at one time, with its pages */
     uint32_t      arena;        /* the number it goes by in regions and pages */
@@ -47,7 +45,6 @@ struct place {
     uint32_t beyond;            /* of its slots, beyond the heap's line */
     bool     behind;            /* the stream has to wait for some that it has */
     bool     grows;             /* reaches beyond the top */
-    bool     alone;             /* nothing else may come to lie in its region */
     bool     slid;              /* not at the start of its range: what lies there waits for the device */
 };
 

@@ -32,8 +32,6 @@ static const char *broken_rule_of_piece(const struct heap *h, const struct regio
     bool is_free = b->state == BLOCK_FREE;
     if (is_free && before && before->state == BLOCK_FREE)
         return "12: no two free ranges touch";
-    if (b->state == BLOCK_MARGIN ? before || !b->after : before && before->state == BLOCK_MARGIN && (is_free || b->after))
-        return "21: a margin and a block that is not free are all of a segment";
     return is_indexed(h, r, b) ? NULL : "22: each granule where a piece begins knows one";
 }
 
@@ -63,7 +61,7 @@ static bool end_slot(const struct region *r, struct heap_walk *w, uint32_t next,
 static bool count_piece(const struct region *r, const struct block *b, struct heap_walk *w)
 {
     struct slots under = slots_under(r, w->at, b->at + b->size - w->at);
-    bool busy = b->state != BLOCK_FREE && b->state != BLOCK_MARGIN, fits = true;
+    bool busy = b->state != BLOCK_FREE, fits = true;
     uint32_t second = under.from + region_span(r, under.from), last = region_first(r, under.to - 1);
     if (under.from > w->slot)
         fits = end_slot(r, w, under.from, false);
@@ -91,7 +89,7 @@ bool heap_check(struct heap *h, const struct region *r, struct heap_walk *w, uin
         *broken = broken_rule_of_piece(h, r, block);
         if (!*broken && !w->without_slots && !count_piece(r, b, w))
             *broken = "18: slots are busy, and count edges, as blocks lie on them";
-        w->live += b->state != BLOCK_FREE && b->state != BLOCK_MARGIN ? b->size : 0;
+        w->live += b->state != BLOCK_FREE ? b->size : 0;
         w->at = b->at + b->size;
     }
     if (block || *broken || w->without_slots)

@@ -60,7 +60,7 @@ struct config {
     cenote_options options;         /* limit and trim_above as they were asked for first */
     _Atomic(enum cenote_provider) provider; /* never CENOTE_AUTO; changes at most once, before the pool has memory: prove_pages */
     bool           is_default;
-    CUmemoryPool   driver_pool;     /* provider async */
+    CUmemoryPool   driver_pool;     /* of async.c, which makes it with the turn; NULL: none so far */
     uint64_t       opened_ns;
     uint64_t       serial;          /* no other pool of the process has it, earlier or later */
     _Atomic(struct device *) others[DEVICES_MAX]; /* devices whose streams use its blocks, or that have access, open as long as the pool; added

@@ -9,20 +9,6 @@
  */
 #include "pool/life/prove.h"
 
-
-int prove_open_driver_pool(cenote_pool *pool)
-{
-    CUmemPoolProps props = {0};
-    props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    props.location.id = pool->config.device->ordinal;
-#if CUDA_VERSION >= 12080
-    props.usage = pool->config.device->has_decompression ? FOR_DECOMPRESSION : 0;
-#endif
-    CUresult result = pool->config.device->driver->cuMemPoolCreate(&pool->config.driver_pool, &props);
-    return result ? pool_driver_error(pool, result, "cuMemPoolCreate") : CENOTE_OK;
-}
-
 /* The pool was made for pages, has none yet, and never will. LOCKING: the turn. */
 static int do_without_pages(cenote_pool *pool)
 {
@@ -30,9 +16,6 @@ static int do_without_pages(cenote_pool *pool)
     if (pool->config.options.provider != CENOTE_AUTO)
         return error_set(CENOTE_NOT_SUPPORTED, 0, "device %d says that it has virtual memory management, and refuses every page; use provider:auto",
                          d->ordinal);
-    int error = d->has_pools ? prove_open_driver_pool(pool) : CENOTE_OK;
-    if (error)
-        return error;
     lock_take(&pool->lock);
     pool->config.provider = d->has_pools ? CENOTE_ASYNC : CENOTE_PLAIN;
     lock_give(&pool->lock);

@@ -14,6 +14,5 @@ static inline CUmemAllocationProp pool_page_prop(const cenote_pool *pool)
 }
 
 int prove_pages(cenote_pool *pool);
-int prove_open_driver_pool(cenote_pool *pool);      /* provider async */
 
 #endif

@@ -13,6 +13,7 @@
 #include "pool/mapping/recycle.h"
 #include "pool/mapping/reset.h"
 #include "pool/mapping/trim.h"
+#include "pool/provider/async.h"
 #include "pool/provider/provider.h"
 #include "stats/account/count.h"
 
@@ -21,25 +22,13 @@
 #define ADDRESSES_CHEAP    8                /* chosen, times the device's memory: only pools with many streams have more addresses */
 #define SEGMENT_UNIT       (2ull << 20)     /* the unit of drivers */
 #define SEGMENT_MIDDLE     (20ull << 20)    /* for requests between half a unit and half of this */
-#define SEGMENT_ASYNC      HEAP_SMALL       /* the least that a driver's pool grows by: less comes from cuMemAlloc */
-#define SEGMENT_ASYNC_MAX (64ull << 20)    /* for an arena that has a lot: fewer borders at which something is left over */
-#define SEGMENT_SHARE      8                /* between the two, this part of what the arena has */
-
-/*
- * In a capture an async segment becomes a node of the graph, and one on the default stream ends the captures of blocking streams. So private groups
- * of an async pool are plain, and while captures are not announced all its segments are of cuMemAlloc: the stream may be in one.
- */
-static bool is_async(const cenote_pool *pool, const struct arena *a)
-{
-    return pool->config.provider == CENOTE_ASYNC && !a->is_plain && !stream_is_unnamed(a->stream) && touch_captures_are_announced();
-}
 
 static uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 /* The size of the smallest segment for the request. */
 uint64_t grow_least(const cenote_pool *pool, const struct arena *a, const struct request *q)
 {
-    uint64_t slack = q->alignment > BLOCK_BYTES ? q->alignment : 0; /* the driver promises no more than 512 */
+    uint64_t slack = q->alignment > BLOCK_BYTES && !q->alone ? q->alignment : 0; /* the driver promises no more than 512 */
     uint64_t unit = provider_guards(pool, a) && pool->config.device->granularity > SEGMENT_UNIT ? pool->config.device->granularity : SEGMENT_UNIT;
     return round_up(q->size + slack, unit);
 }
@@ -152,43 +141,10 @@ static uint64_t plain_bytes(uint64_t size)
     return round_up(size, SEGMENT_UNIT);
 }
 
-/* Room for a number of such blocks that leaves little over: a rest that is too small for another block is lost to a program of few sizes. */
-static uint64_t async_bytes(uint64_t size, uint64_t held)
-{
-    uint64_t least = round_up(held / SEGMENT_SHARE, SEGMENT_UNIT);
-    least = least < SEGMENT_ASYNC ? SEGMENT_ASYNC : least > SEGMENT_ASYNC_MAX ? SEGMENT_ASYNC_MAX : least;
-    return least % size <= SEGMENT_ASYNC / 8 ? least : round_up((least / size + 1) * size, SEGMENT_UNIT);
-}
-
 static uint64_t segment_bytes(cenote_pool *pool, const struct arena *a, uint64_t size)
 {
     uint64_t plain = plain_bytes(size); /* for the block alone */
-    if (!is_async(pool, a))
-        return plain;
-    lock_take(&pool->lock);
-    uint64_t held = a->heap.used, small = a->heap.small;
-    lock_give(&pool->lock);
-    return plain < SEGMENT_ASYNC && small + plain <= SEGMENT_ASYNC ? plain : async_bytes(size, held);
-}
-
-static CUresult take_segment(cenote_pool *pool, struct arena *a, uint64_t bytes, CUdeviceptr *at)
-{
-    const struct driver *t = pool->config.device->driver;
-    const cenote_source *source = source_of(pool, a);
-    if (source) {
-        struct callback c;
-        turn_leave(pool);
-        callback_begin(&c, pool, source);
-        *at = (CUdeviceptr)(uintptr_t)source->take(bytes, a->handle, source->arg);
-        callback_end();
-        turn_resume(pool);
-        return *at ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    if (provider_guards(pool, a))
-        return guard_take(pool, bytes, at);
-    if (is_async(pool, a) && bytes >= SEGMENT_ASYNC)
-        return t->cuMemAllocFromPoolAsync(at, bytes, pool->config.driver_pool, a->handle);
-    return t->cuMemAlloc(at, bytes);
+    return async_serves(pool, a) ? async_habit(pool, a, size, plain) : plain;
 }
 
 /* Adds the segment with its one page to the books. False: no host memory. */
@@ -217,21 +173,35 @@ static bool publish_segment(cenote_pool *pool, struct arena *a, uint64_t base, u
     return published;
 }
 
-/* Takes a segment of that size, from the provider or the source of the arena, within the limit. *driver as for grow_segment. */
-static int try_segment(cenote_pool *pool, struct arena *a, uint64_t bytes, CUresult *driver)
+static int refuse_ours(uint64_t at)
 {
+    return error_set(CENOTE_INVALID, 0, "the source of the group gave memory at %#llx that cenote has already, in a block of its "
+                     "own or by an earlier take: have it take from elsewhere", (unsigned long long)at);
+}
+
+static int refuse_alignment(const cenote_pool *pool, const struct arena *a, uint64_t at, uint64_t alignment)
+{
+    return error_set(CENOTE_INVALID, 0, "%s gave memory at %#llx, which is not aligned to %llu%s", source_of(pool, a) ? "the source of the group" :
+                     "the driver", (unsigned long long)at, (unsigned long long)alignment, alignment > BLOCK_BYTES ?
+                     ": a block that has memory of its own begins where that does" : "");
+}
+
+/* Takes a segment of that size, from the provider or the source of the arena, within the limit. *driver as for grow_segment. */
+static int try_segment(cenote_pool *pool, struct arena *a, const struct request *q, uint64_t bytes, CUresult *driver)
+{
+    uint64_t alignment = q->alone ? q->alignment : BLOCK_BYTES;
     CUdeviceptr at = 0;
     lock_take(&pool->lock);
     bool room = limits_allowance(pool) >= bytes;
     uint64_t promised = room ? bytes : 0; /* the thread may give the turn back, and others ask for the same allowance */
     pool->limits.promised += promised;
     lock_give(&pool->lock);
-    *driver = room ? take_segment(pool, a, bytes, &at) : CUDA_ERROR_OUT_OF_MEMORY;
+    *driver = room ? provider_take(pool, a, bytes, &at) : CUDA_ERROR_OUT_OF_MEMORY;
     lock_take(&pool->lock);
     pool->limits.promised -= promised;
     lock_give(&pool->lock);
     bool is_ours = !*driver && source_of(pool, a) && !reset_addresses_are_free(at, bytes); /* an address names one block */
-    bool usable = !*driver && !is_ours && !(at % BLOCK_BYTES);
+    bool usable = !*driver && !is_ours && !(at % alignment);
     if (usable)
         watch_tell(pool, CENOTE_MAPPED, at, bytes);
     if (usable && publish_segment(pool, a, at, bytes))
@@ -240,10 +210,7 @@ static int try_segment(cenote_pool *pool, struct arena *a, uint64_t bytes, CUres
         watch_tell(pool, CENOTE_UNMAPPING, at, bytes);
     if (!*driver) {
         provider_give_segment(pool, a, source_of(pool, a), at, bytes);
-        return is_ours ? error_set(CENOTE_INVALID, 0, "the source of the group gave memory at %#llx that cenote has already, in a block of its own "
-                                   "or by an earlier take: have it take from elsewhere", (unsigned long long)at) :
-               at % BLOCK_BYTES ? error_set(CENOTE_INVALID, 0, "the source of the group gave memory at %#llx, which is not aligned to %u",
-                                            (unsigned long long)at, BLOCK_BYTES) : no_memory();
+        return is_ours ? refuse_ours(at) : at % alignment ? refuse_alignment(pool, a, at, alignment) : no_memory();
     }
     return *driver == CUDA_ERROR_OUT_OF_MEMORY ? CENOTE_OUT_OF_MEMORY : pool_driver_error(pool, *driver, "taking a segment");
 }
@@ -254,9 +221,9 @@ static int try_segment(cenote_pool *pool, struct arena *a, uint64_t bytes, CUres
  */
 static int grow_segment(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver)
 {
-    uint64_t least = grow_least(pool, a, q), habit = q->alone ? least : segment_bytes(pool, a, q->size);
-    int error = try_segment(pool, a, habit > least ? habit : least, driver);
-    return error == CENOTE_OUT_OF_MEMORY && habit > least ? try_segment(pool, a, least, driver) : error;
+    uint64_t least = grow_least(pool, a, q), habit = q->alone || q->at_segment_end ? least : segment_bytes(pool, a, q->size);
+    int error = try_segment(pool, a, q, habit > least ? habit : least, driver);
+    return error == CENOTE_OUT_OF_MEMORY && habit > least ? try_segment(pool, a, q, least, driver) : error;
 }
 
 /* Adds a region or a segment that is large enough for the request. */

@@ -18,6 +18,7 @@
 #include "pool/clock/peer_fences.h"
 #include "pool/life/pools.h"
 #include "pool/life/turn.h"
+#include "pool/provider/async.h"
 
 /* ------------------------------------------------------------------------------------------------------------------------------- vmm */
 
@@ -72,12 +73,6 @@ static CUresult grant_vmm(cenote_pool *pool, CUmemAccessDesc who)
 
 /* ----------------------------------------------------------------------------------------------------------------- async and plain */
 
-static CUresult grant_async(cenote_pool *pool, CUmemAccessDesc who)
-{
-    const struct driver *t = pool->config.device->driver;
-    return t->cuMemPoolSetAccess ? t->cuMemPoolSetAccess(pool->config.driver_pool, &who, 1) : CUDA_ERROR_NOT_SUPPORTED;
-}
-
 static CUresult grant_context(cenote_pool *pool, struct device *other)
 {
     const struct driver *t = pool->config.device->driver;
@@ -110,13 +105,13 @@ static CUresult grant_contexts(cenote_pool *pool)
 /* An async pool has plain segments too. */
 static CUresult grant_segments(cenote_pool *pool, struct device *other, CUmemAccessDesc who)
 {
-    CUresult result = pool->config.provider == CENOTE_ASYNC ? grant_async(pool, who) : CUDA_SUCCESS;
+    CUresult result = pool->config.provider == CENOTE_ASYNC ? async_set_access(pool, who) : CUDA_SUCCESS;
     if (result)
         return result;
     result = grant_context(pool, other);
     if (result && pool->config.provider == CENOTE_ASYNC) {
         who.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
-        grant_async(pool, who);
+        async_set_access(pool, who);
     }
     return result;
 }

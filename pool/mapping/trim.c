@@ -21,6 +21,7 @@
 #include "pool/clock/events.h"
 #include "pool/life/turn.h"
 #include "pool/life/watch.h"
+#include "pool/provider/async.h"
 #include "pool/provider/provider.h"
 #include "stats/account/count.h"
 
@@ -251,8 +252,8 @@ uint64_t trim_segments(cenote_pool *pool)
     if (pool_is_capturing(pool))
         return 0;
     uint64_t bytes = trim_kind(pool, &(struct leave){.latest = UINT64_MAX}, true);
-    if (pool->config.driver_pool && !pool_is_capturing(pool))
-        pool->config.device->driver->cuMemPoolTrimTo(pool->config.driver_pool, 0);
+    if (!pool_is_capturing(pool))
+        async_trim(pool);
     return bytes;
 }
 
@@ -353,8 +354,7 @@ static uint64_t trim_what(cenote_pool *pool, const struct leave *leave)
         return 0;
     for (uint32_t number = 1; number < pool->store.pages.regions.used; number++)
         trim_region(pool, number);
-    if (pool->config.driver_pool)
-        pool->config.device->driver->cuMemPoolTrimTo(pool->config.driver_pool, 0);
+    async_trim(pool);
     idle_forget_empty(pool);
     return bytes;
 }
@@ -434,6 +434,6 @@ void trim_group(cenote_pool *pool, const cenote_group *group)
         struct leave leave = {.latest = UINT64_MAX, .only_arena = number};
         bytes += trim_kind(pool, &leave, true) + trim_kind(pool, &leave, false);
     }
-    if (bytes && pool->config.driver_pool && !pool_is_capturing(pool))
-        pool->config.device->driver->cuMemPoolTrimTo(pool->config.driver_pool, 0);
+    if (bytes && !pool_is_capturing(pool))
+        async_trim(pool);
 }

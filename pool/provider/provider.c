@@ -1,8 +1,8 @@
 /*
- * provider.c: where an arena's address space and its segments come from, and go back to. grow.c takes them.
+ * provider.c: where an arena's segments come from, and where addresses and segments go back to.
  *
  *     vmm        regions: reserved addresses, filled with pages by fill.c as blocks need them
- *     async      segments of the driver's stream-ordered pool, and of cuMemAlloc as long as an arena has few
+ *     async      segments of the driver's stream-ordered pool, see async.c
  *     plain      segments of cuMemAlloc
  *     guard      segments of one block each, see guard.c
  *     source     segments of a function of the program, for groups that have one; they may lie anywhere
@@ -18,6 +18,7 @@
 
 #include "pool/life/turn.h"
 #include "pool/life/watch.h"
+#include "pool/provider/async.h"
 
 /* The program's own, if the group of the arena has one. NULL: the memory comes from the pool's provider. */
 const cenote_source *source_of(const cenote_pool *pool, const struct arena *a)
@@ -60,6 +61,24 @@ void provider_close_region(struct region *r)
 }
 
 /* --------------------------------------------------------------------------------------------------------------------------- segments */
+
+/* LOCKING: the turn, let go of while a function of the program runs. */
+CUresult provider_take(cenote_pool *pool, struct arena *a, uint64_t bytes, CUdeviceptr *at)
+{
+    const cenote_source *source = source_of(pool, a);
+    if (source) {
+        struct callback c;
+        turn_leave(pool);
+        callback_begin(&c, pool, source);
+        *at = (CUdeviceptr)(uintptr_t)source->take(bytes, a->handle, source->arg);
+        callback_end();
+        turn_resume(pool);
+        return *at ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (provider_guards(pool, a))
+        return guard_take(pool, bytes, at);
+    return async_serves(pool, a) ? async_take(pool, a, bytes, at) : pool->config.device->driver->cuMemAlloc(at, bytes);
+}
 
 /*
  * cuMemFree takes back the async pool's memory too. It is complete, so that no stream has to be named, and the arena's may be gone. False:
@@ -104,4 +123,11 @@ bool provider_give_back(cenote_pool *pool, struct region *r)
     if (!gone)
         addresses_add(r, &replaced); /* its entries are still there: nothing has to be mapped for it, and nothing else has come to lie there */
     return gone;
+}
+
+/* The pool goes, and everything has gone back. */
+void provider_close(cenote_pool *pool)
+{
+    guard_forget(pool);
+    async_close(pool);
 }

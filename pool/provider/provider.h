@@ -7,6 +7,8 @@
 bool provider_moves_pages(const cenote_pool *pool, const struct arena *a);
 bool provider_is_plain(const cenote_pool *pool, const struct arena *a);
 bool provider_guards(const cenote_pool *pool, const struct arena *a);
+CUresult provider_take(cenote_pool *pool, struct arena *a, uint64_t bytes, CUdeviceptr *at);
+void provider_close(cenote_pool *pool);
 bool provider_give_back(cenote_pool *pool, struct region *r);
 bool provider_give_segment(cenote_pool *pool, struct arena *a, bool is_sourced, uint64_t at, uint64_t bytes);
 const cenote_source *source_of(const cenote_pool *pool, const struct arena *a);

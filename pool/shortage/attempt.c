@@ -344,8 +344,9 @@ static enum plan plan_at(struct climb *c, const struct requester *who, const str
 }
 
 /*
- * Which pages go to the place. `most`: bytes that can be created. If these and free pages are not enough, and the plan is not the last one, the stream
- * may be made to wait for pages in flight: then a place is looked for anew, with them. LOCKING: the pool's lock, but not between portions.
+ * Which pages go to the place. `most`: bytes that can be created. If these and free pages are not enough, and the plan is not the
+ * last one, the stream may be made to wait for pages in flight: then a place is looked for anew, with them.
+ * LOCKING: the pool's lock, but not between portions.
  */
 static enum plan plan(struct climb *c, const struct requester *who, struct place *place, uint64_t most, bool is_last)
 {

@@ -495,7 +495,10 @@ static void scene_of_segments(unsigned provider, const cenote_source *source)
     DONE(cenote_free(gap));
 
     DONE(cenote_group_set_flags(group, CENOTE_GROUP_WHOLE));
-    blocks[0] = group_block(group, 400 * KIB, 256 * KIB, scene.stream[A]); /* what lies in front of it stays its own, too */
+    bool is_crooked = source && source->take == take_crooked; /* its memory begins where a block with an alignment cannot */
+    if (is_crooked)
+        EXPECT_EQ(cenote_group_alloc(group, 400 * KIB, 256 * KIB, scene.stream[A], &blocks[0]), CENOTE_INVALID);
+    blocks[0] = group_block(group, 400 * KIB, is_crooked ? 512 : 256 * KIB, scene.stream[A]);
     blocks[3] = group_block(group, 700, 512, scene.stream[A]);
     expect_alone(blocks, 4);
     EXPECT_EQ(cenote_alloc_at(scene.pool, group, gap, 400 * KIB, scene.stream[A]), CENOTE_INVALID); /* beside others */

@@ -130,7 +130,10 @@ CASE(what_a_group_lends_is_taken_when_it_is_back)
     for (int private = 0; private < 2; private++) {
         struct scene scene;
         void *first = NULL, *late = NULL, *second = NULL;
-        scene_open(&scene, 256 * MIB);
+        struct sim_shape shape = scene_card(256 * MIB);
+        cenote_options options = scene_options();
+        options.order = 0; /* or the stream waits for the other one on the device */
+        scene_open_with(&scene, &shape, &options);
         DONE(cenote_stream_set_immortal(scene.pool, scene.stream[B]));
         cenote_group *group = make_group(&scene, private ? CENOTE_GROUP_PRIVATE | CENOTE_GROUP_LEND : CENOTE_GROUP_LEND, NULL);
         REQUIRE(!cenote_group_alloc(group, 150 * MIB, 512, scene.stream[A], &first));
