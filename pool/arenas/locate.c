@@ -42,6 +42,8 @@ static enum lookup locate_inside(cenote_pool *pool, uint64_t at, struct block_re
         return FOUND_NOTHING;
     describe_block(pool, w, block);
     uint8_t state = block_of(&pool->store.blocks, block)->state;
+    if (state == BLOCK_LIVE && index_find(&pool->store.by_address, w->start) != block)
+        return FOUND_FREE; /* it waits for its pages: pool_commit hands it out */
     return state == BLOCK_LIVE ? FOUND_INSIDE : state == BLOCK_PENDING ? FOUND_PENDING : FOUND_FREE;
 }
 

@@ -308,4 +308,46 @@ CASE(errors_in_words)
     scene_close(&scene);
 }
 
+static const struct driver *below;
+static struct driver above;
+static bool looks;
+static int found_early, looked; /* what a look at a page's addresses says while the page is being mapped */
+
+static CUresult map_and_look(CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAllocationHandle page, unsigned long long flags)
+{
+    cenote_block block;
+    for (size_t from = 0; looks && from < bytes; from += 512 * KIB) {
+        found_early += cenote_find((char *)(uintptr_t)at + from, &block) == CENOTE_OK;
+        looked++;
+    }
+    return below->cuMemMap(at, bytes, offset, page, flags);
+}
+
+static const struct driver *looks_while_it_maps(const struct driver *inner)
+{
+    below = inner;
+    above = *inner;
+    above.cuMemMap = map_and_look;
+    return &above;
+}
+
+/* The program has not been given it. */
+CASE(a_block_that_waits_for_its_pages_is_not_found)
+{
+    struct scene scene;
+    struct held held;
+    driver_interpose(looks_while_it_maps);
+    looks = true;
+    scene_open(&scene, 64 * MIB);
+    REQUIRE(held_take(&held, scene.pool, 7 * MIB, scene.stream[A]));
+    looks = false;
+    EXPECT(looked > 0);
+    EXPECT_EQ(found_early, 0);
+    cenote_block block;
+    DONE(cenote_find(held.at + 4 * MIB, &block));
+    EXPECT_EQ(block.start, held.at);
+    held_give(&held);
+    scene_close(&scene);
+}
+
 SCENES_MAIN("api: blocks")
