@@ -6,6 +6,8 @@
  */
 #include "pool/arenas/arenas.h"
 
+#include "base/check.h"
+
 #define PROBES 16   /* in the index of arenas */
 
 /* Arenas are found through a hash of (group, stream); `probe` tells apart keys that share one. */
@@ -16,7 +18,7 @@ static uint64_t arena_key(uint32_t group, uint64_t key, uint32_t probe)
     return (hash << 9) | (1ull << 63);
 }
 
-static struct arena *find_arena(cenote_pool *pool, uint32_t group, uint64_t key, uint32_t *free_probe)
+static struct arena *find_arena(const cenote_pool *pool, uint32_t group, uint64_t key, uint32_t *free_probe)
 {
     for (uint32_t probe = 0; probe < PROBES; probe++) {
         uint32_t number = index_find(&pool->streams.by_key, arena_key(group, key, probe));
@@ -60,7 +62,15 @@ struct arena *stream_arena(cenote_pool *pool, uint32_t group, uint64_t key)
 void stream_remember(cenote_pool *pool, struct arena *a)
 {
     uint32_t probe;
-    (void)find_arena(pool, a->group, a->stream, &probe);
+    const struct arena *other = find_arena(pool, a->group, a->stream, &probe);
+    CHECK(!other); /* invariant 32 */
     if (!index_find(&pool->streams.by_key, arena_key(a->group, a->stream, probe)))
         index_add(&pool->streams.by_key, arena_key(a->group, a->stream, probe), a->number);
+}
+
+/* Invariant 32: no second arena has its group and stream. */
+bool stream_has_one_arena(const cenote_pool *pool, const struct arena *a)
+{
+    uint32_t probe;
+    return !a->is_known || find_arena(pool, a->group, a->stream, &probe) == a;
 }

@@ -7,6 +7,7 @@
  *
  * LOCKING: the turn, so that nothing is half done; the pool's lock, but not in a pause.
  */
+#include "pool/arenas/arenas.h"
 #include "pool/arenas/look.h"
 #include "pool/life/turn.h"
 #include "stats/report/rows.h"
@@ -103,7 +104,8 @@ static const char *broken_rule(struct look *look)
     const char *broken = check_pages(look);
     for (uint32_t number = 1; number < pool->store.arenas.used && !broken && !look->is_over; number++) {
         struct arena *a = arena_of(pool, number);
-        broken = a->number && !lane_knows_last_free(pool, a) ? "26: a lane knows when memory of its stream was freed to last" : NULL;
+        broken = a->number && !lane_knows_last_free(pool, a) ? "26: a lane knows when memory of its stream was freed to last" :
+                 a->number && !stream_has_one_arena(pool, a) ? "32: a group has one live arena for each stream" : NULL;
         for (uint32_t heap = 0; a->number && heap < arena_heaps(a) && !broken && !look->is_over; heap++)
             broken = check_heap(look, arena_heap(a, heap));
         if (!broken && a->number && !look->is_over)

@@ -132,13 +132,46 @@ static CUresult is_capturing(CUstream stream, CUstreamCaptureStatus *status)
     return below->cuStreamIsCapturing(stream, status);
 }
 
+static CUstream brought;        /* another thread takes a block on it while this one asks whose it is; NULL: none does */
+static void *block_of_another;
+
+static void *take_there(void *stream)
+{
+    DONE(cuCtxPushCurrent(ending_context));
+    DONE(cenote_alloc(ending_pool, MIB, stream, &block_of_another));
+    DONE(cuCtxPopCurrent(NULL));
+    return NULL;
+}
+
+static CUresult whose(CUstream stream, CUcontext *context)
+{
+    pthread_t thread;
+    if (stream == brought && brought) {
+        brought = NULL;
+        REQUIRE(!pthread_create(&thread, NULL, take_there, stream));
+        pthread_join(thread, NULL);
+    }
+    return below->cuStreamGetCtx(stream, context);
+}
+
 static const struct driver *with_an_end(const struct driver *driver)
 {
     static struct driver table;
     below = driver;
     table = *driver;
     table.cuStreamIsCapturing = is_capturing;
+    table.cuStreamGetCtx = whose;
+    table.cuStreamGetCtx_v2 = NULL;
     return &table;
+}
+
+/* Once for the program. */
+static void put_in_between(void)
+{
+    static bool is_there;
+    if (!is_there)
+        driver_interpose(with_an_end);
+    is_there = true;
 }
 
 /* A fence has an event on each stream that was not retired: one that another thread retires meanwhile lives until it has it. */
@@ -146,7 +179,7 @@ CASE(stream_that_ends_while_a_fence_is_recorded)
 {
     struct scene scene;
     open_old(&scene);
-    driver_interpose(with_an_end);
+    put_in_between();
     leave_block(&scene, scene.stream[A], 8 * MIB);
     ending_pool = scene.pool;
     ending_context = scene.context;
@@ -157,6 +190,25 @@ CASE(stream_that_ends_while_a_fence_is_recorded)
     scene.stream[A] = NULL;
     DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(scene_stats(scene.pool).cached.current, 0);
+    close_strict(&scene);
+}
+
+/* Two threads bring one stream that is new to the pool: it has one arena (invariant 32). */
+CASE(stream_that_two_threads_bring)
+{
+    struct scene scene;
+    void *block;
+    open_old(&scene);
+    put_in_between();
+    ending_pool = scene.pool;
+    ending_context = scene.context;
+    brought = scene.stream[A];
+    DONE(cenote_alloc(scene.pool, MIB, scene.stream[A], &block));
+    REQUIRE(!brought);
+    DONE(cenote_pool_check(scene.pool));
+    DONE(cenote_free(block));
+    DONE(cenote_free(block_of_another));
+    EXPECT_EQ(scene.pool->store.arenas.used, 2);
     close_strict(&scene);
 }
 
