@@ -46,11 +46,11 @@ static void *alloc_slowly(struct host *h, struct thread *t, int device, int node
     return at;
 }
 
-/* What is registered for any device may be handed out for any other. */
-static int refuse_reset(struct host *h)
+/* What is registered for any device may be handed out for any other. `reset`: as `reset` of the host, which another thread may take back meanwhile. */
+static int refuse_reset(int reset)
 {
     return error_set(CENOTE_DEVICE_LOST, 0, "the program has reset device %d, and what was pinned there is not pinned any more: free the blocks that "
-                     "are there, and call cenote_host_trim", atomic_load(&h->reset) - 1);
+                     "are there, and call cenote_host_trim", reset - 1);
 }
 
 static int fail(struct host *h, int node, int error)
@@ -80,8 +80,9 @@ int cenote_host_alloc(int device, size_t bytes, void **block)
     }
     if (bytes > RECORD_REQUESTED - HOST_PAGE)
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "%zu bytes are more than any host has", bytes);
-    if (atomic_load_explicit(&h->reset, memory_order_relaxed))
-        return refuse_reset(h);
+    int reset = atomic_load_explicit(&h->reset, memory_order_relaxed);
+    if (reset)
+        return refuse_reset(reset);
     struct thread *t = thread_mine(h);
     if (!t)
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for bookkeeping");
@@ -96,10 +97,11 @@ int cenote_host_alloc(int device, size_t bytes, void **block)
                           "it: larger ones can be had", bytes);
     else if (!at)
         at = alloc_slowly(h, t, device, node, bytes, wanted, &error);
-    if (at && atomic_load_explicit(&h->reset, memory_order_relaxed)) { /* as this call may have found out */
+    reset = atomic_load_explicit(&h->reset, memory_order_relaxed);
+    if (at && reset) { /* as this call may have found out */
         thread_free(h, t, (uint64_t)at, bytes);
         at = NULL;
-        error = refuse_reset(h);
+        error = refuse_reset(reset);
     }
     if (!at)
         return fail(h, node, error);

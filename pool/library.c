@@ -224,7 +224,8 @@ static int become_careful(void)
     return error;
 }
 
-static int create(int device, cenote_context context, const cenote_options *options, cenote_pool **result)
+/* LOCKING: the lock of the pools. */
+static int create(int device, cenote_context context, const cenote_options *options, bool is_default, cenote_pool **result)
 {
     cenote_pool *pool = pools_take_structure();
     if (!pool)
@@ -234,6 +235,7 @@ static int create(int device, cenote_context context, const cenote_options *opti
     if (error)
         return error;
     pool->config.serial = ++pools_made;
+    pool->config.is_default = is_default; /* before a thread can find it open that destroys the pool whose structure it has */
     pool->life.open = true;
     *result = pool;
     return CENOTE_OK;
@@ -250,7 +252,7 @@ static int create_with(int device, cenote_context context, const cenote_options 
     if (!full.announced && (error = become_careful()))
         return error;
     lock_take(&pools_lock);
-    error = create(device, context, &full, pool);
+    error = create(device, context, &full, false, pool);
     lock_give(&pools_lock);
     if (error && !full.announced)
         touch_be_careful(false);
@@ -296,10 +298,8 @@ int cenote_pool_default(int device, cenote_pool **pool)
         return error;
     lock_take(&pools_lock);
     bool is_new = !defaults[device];
-    if (is_new && !(error = create(device, NULL, &options, &defaults[device]))) {
-        defaults[device]->config.is_default = true;
+    if (is_new && !(error = create(device, NULL, &options, true, &defaults[device])))
         defaults[device]->config.opened_ns = pool_now(defaults[device]); /* the system's clock: CENOTE_CONF names no other */
-    }
     if (!error)
         *pool = defaults[device];
     lock_give(&pools_lock);
@@ -464,6 +464,11 @@ int cenote_pool_destroy(cenote_pool *pool)
         return error_set(CENOTE_BUSY, 0, "a function that the pool has called runs still: destroy the pool when it has returned");
     if (atomic_exchange(&pool->life.ending, true))
         return error_set(CENOTE_BUSY, 0, "another thread is destroying the pool");
+    if ((error = pool_take_lock(pool))) { /* another thread has, and the structure is being made another pool's */
+        atomic_store(&pool->life.ending, false);
+        return error;
+    }
+    lock_give(&pool->lock);
     tick waited;
     if (!device_lives(pool->config.device, pool->config.generation) && !check_unused(pool, &waited))
         pool_end_blocks(pool);

@@ -233,6 +233,8 @@ uint32_t pool_end_block(cenote_pool *pool, const struct block_ref *w)
 static int free_block(void *address, bool sized, size_t bytes)
 {
     struct block_ref w = {0};
+    if (!address && sized && bytes)
+        return error_set(CENOTE_WRONG_SIZE, 0, "NULL was given for a request of no bytes, not of %zu: give that size, or call cenote_free", bytes);
     if (!address)
         return CENOTE_OK;
     if (pool_refuses()) /* at exit a free is bookkeeping and goes on */

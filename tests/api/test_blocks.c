@@ -46,6 +46,7 @@ CASE(nothing_asked_nothing_given)
     EXPECT(!block);
     DONE(cenote_free(NULL));
     DONE(cenote_free_sized(NULL, 0));
+    EXPECT_EQ(cenote_free_sized(NULL, 5), CENOTE_WRONG_SIZE);
     EXPECT_EQ(scene_stats(scene.pool).reserved.current, 0);
     scene_close(&scene);
 }

@@ -302,6 +302,43 @@ ENDS_WITH(the_default_pool_of_a_reset_device, 0)
     scene_is_open = false;
 }
 
+#define RACES 60
+
+static pthread_barrier_t both;
+
+static void *destroy_default(void *told)
+{
+    pthread_barrier_wait(&both);
+    *(int *)told = cenote_pool_destroy(scene.pool);
+    return NULL;
+}
+
+/* One of two threads ends it. The other is told that it is being destroyed, or was. */
+ENDS_WITH(two_threads_end_the_default_pool, 0)
+{
+    struct sim_shape shape = scene_card(CARD);
+    scene_open_card(&scene, &shape);
+    pthread_barrier_init(&both, NULL, 2);
+    for (int i = 0; i < RACES; i++) {
+        pthread_t thread;
+        void *block;
+        int told[2];
+        CUcontext again;
+        DONE(cenote_pool_default(0, &scene.pool));
+        DONE(cenote_alloc(scene.pool, MIB, NULL, &block));
+        DONE(cuDevicePrimaryCtxReset(0));
+        DONE(cuDevicePrimaryCtxRetain(&again, 0));
+        REQUIRE(!pthread_create(&thread, NULL, destroy_default, &told[0]));
+        destroy_default(&told[1]);
+        pthread_join(thread, NULL);
+        int other = told[0] ? told[0] : told[1];
+        EXPECT(!told[0] || !told[1]);
+        EXPECT(other == CENOTE_BUSY || other == CENOTE_INVALID);
+        DONE(cuDevicePrimaryCtxRelease(0));
+    }
+    scene_is_open = false;
+}
+
 /* Kernels of a granted device cannot be waited for during a capture there. What a reset has ended is over for the pool as well, before it can end. */
 ENDS_WITH(blocks_end_before_a_pool_that_another_device_keeps, 0)
 {
