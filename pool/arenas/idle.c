@@ -110,6 +110,7 @@ void idle_enter(cenote_pool *pool, struct arena *a)
         return;
     if (over && !sourced) {
         a->retired = true;
+        stream_forget(pool, a); /* by its group, which may be ending just now */
         leave_group(pool, a);
         enter(pool, &pool->streams.over[kind_of(a->was_private, a->is_plain)], a);
     } else {
@@ -259,7 +260,7 @@ void idle_forget_empty(cenote_pool *pool)
 {
     struct look look;
     look_begin_held(&look, pool);
-    for (uint32_t number = 1; number < pool->store.arenas.used && !look.is_over; number++) {
+    for (uint32_t number = 1; number < pool->store.arenas.used; number++) {
         struct arena *a = arena_of(pool, number);
         bool goes = a->number && is_ended(pool, a) && !arena_has_regions(a) && is_complete(pool, a);
         if (goes)

@@ -6,12 +6,14 @@
  * moment's; a look that fits one portion always is.
  *
  * After a pause blocks, regions, arenas and groups may be others than before. Numbers of tables stay good to go on from, and addresses are looked
- * up again. Not: how to go on, which each look has to know itself.
+ * up again. The pool is the same: its end waits for looks that pause, and those that have yet to pause do not, once it has begun, for there would
+ * always be one. Not: how to go on, which each look has to know itself.
  *
  * LOCKING: the pool's lock from look_begin to look_end, but not in a pause.
  */
 #include "pool/arenas/look.h"
 
+#include "base/check.h"
 #include "pool/arenas/last_freed.h"
 
 int look_begin(struct look *look, cenote_pool *pool)
@@ -30,23 +32,26 @@ void look_begin_held(struct look *look, cenote_pool *pool)
     pool_settle(pool);
 }
 
-int look_end(struct look *look)
+void look_end(struct look *look)
 {
     lock_give(&look->pool->lock);
-    return look->is_over ? error_set(CENOTE_INVALID, 0, "the pool was destroyed while it was looked at") : CENOTE_OK;
 }
 
 bool look_pause(struct look *look)
 {
     cenote_pool *pool = look->pool;
     look->work = 0;
-    if (!lock_pass(&pool->lock))
+    if (!look->is_held && pool->life.ending)
         return true;
+    pool->life.away += !look->is_held;
+    bool passed = lock_pass(&pool->lock);
+    pool->life.away -= !look->is_held;
+    if (!passed)
+        return true;
+    CHECK(pool->life.open || look->is_held); /* invariant 31 */
     look->is_apart = true;
-    look->is_over = !look->is_held && !atomic_load(&pool->life.open);
-    if (!look->is_over)
-        pool_settle(pool);
-    if (!look->is_over && look->after_pause)
+    pool_settle(pool);
+    if (look->after_pause)
         look->after_pause(look);
     return false;
 }

@@ -11,15 +11,14 @@ struct look {
     cenote_pool *pool;
     uint32_t     work;              /* done since the lock was taken or offered, in units of some 100 ns */
     bool         is_apart;          /* other threads had the lock meanwhile: what was seen is not one moment's */
-    bool         is_held;
-    bool         is_over;           /* the pool was destroyed meanwhile: nothing may be looked at any more */
+    bool         is_held;           /* by a thread with which the pool stays: another's pause is counted */
     void       (*after_pause)(struct look *look); /* unless NULL: called with the lock, before the look goes on */
 };
 #define PORTION 500u                /* chosen: a hold of 50 us, of the 200 that none may be longer than */
 
 int look_begin(struct look *look, cenote_pool *pool);
 void look_begin_held(struct look *look, cenote_pool *pool);    /* by a thread that has the turn, or ends the pool */
-int look_end(struct look *look);    /* an error: is_over, and what was seen is no answer */
+void look_end(struct look *look);
 bool look_pause(struct look *look);
 
 /* So much was done. False: threads that waited for the lock had it, and all may have changed, but for tables and numbers. */

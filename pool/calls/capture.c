@@ -209,8 +209,6 @@ static void end_group(struct look *look, cenote_group *group)
             idle_end(pool, a);
         if (look_goes_on(look, WORK_OF_END))
             continue;
-        if (look->is_over)
-            return;
         now = is_private ? fences_stamp(&pool->store.pages.fences) : 0; /* blocks of arenas to come may have been freed */
         if (next && arena_of(pool, next)->group != group->number)
             next = group->first_arena;

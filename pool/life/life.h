@@ -41,7 +41,7 @@ struct pool_list {
 
 /*
  * LOCKING: `open` and `lost` change under the pool's lock, `ending` is atomic, and all three are read without a lock; `users`: the
- * pool's lock; `away`: the turn.
+ * pool's lock; `away`: the turn or the pool's lock, and a thread with both finds it as it stays.
  */
 struct life {
     _Atomic(bool)  open;            /* false: destroyed, kept for reuse */
@@ -49,7 +49,8 @@ struct life {
     _Atomic(CUresult) lost;         /* first sticky error, 0: none */
     uint32_t       users;           /* threads without the lock that come back to the books: allocations on the slow path, frees that record, uses
                                        and retires that hold a lane. The pool does not end meanwhile */
-    uint32_t       away;            /* threads that have let go of the turn and come back to it: the end of the pool waits for them (invariant 31) */
+    _Atomic(uint32_t) away;         /* threads that have let go of the turn, or of the pool's lock in a pause of a look, and come back to it: the end of
+                                       the pool waits for them (invariant 31) */
 };
 
 /* What a pool was made with. LOCKING: constant while the pool is open; `others` is atomic. */

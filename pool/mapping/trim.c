@@ -51,9 +51,9 @@ static void flush(cenote_pool *pool, const cenote_group *group)
     struct look look;
     bool any = false;
     look_begin_held(&look, pool);
-    for (uint32_t number = 1; number < pool->store.arenas.used && !any && !look.is_over; number++, look_goes_on(&look, 1))
+    for (uint32_t number = 1; number < pool->store.arenas.used && !any; number++, look_goes_on(&look, 1))
         any = has_empty(pool, arena_of(pool, number), group);
-    for (uint32_t number = 1; any && number < pool->store.slabs.used && !look.is_over; number++, look_goes_on(&look, WORK_OF_FLUSH)) {
+    for (uint32_t number = 1; any && number < pool->store.slabs.used; number++, look_goes_on(&look, WORK_OF_FLUSH)) {
         const struct slab *s = slab_of(&pool->store.slabs, number);
         bool empty = s->items && s->free_items == s->items;
         struct arena *a = empty ? arena_of(pool, region_of(&pool->store.pages, s->region)->arena) : NULL;

@@ -31,16 +31,16 @@ static const char *check_pages(struct look *look)
     struct pages *pages = &look->pool->store.pages;
     const char *broken = NULL;
     uint64_t bytes = 0;
-    for (uint32_t number = 1; number < pages->regions.used && !broken && !look->is_over; number++) {
+    for (uint32_t number = 1; number < pages->regions.used && !broken; number++) {
         struct region *r = region_of(pages, number);
-        for (uint32_t from = 0, to; r && from < r->slots && !broken && !look->is_over; from = to) {
+        for (uint32_t from = 0, to; r && from < r->slots && !broken; from = to) {
             to = r->slots - from < SLOTS_AT_ONCE ? r->slots : from + SLOTS_AT_ONCE;
             broken = pages_broken_slots(pages, r, from, to, &bytes);
             look_goes_on(look, work_of(pages, r, from, to));
         }
         look_goes_on(look, 1);
     }
-    return broken || look->is_over ? broken : pages_broken_sum(pages, bytes);
+    return broken ? broken : pages_broken_sum(pages, bytes);
 }
 
 /* The newest region comes last, for its top may rise between two portions. */
@@ -48,17 +48,17 @@ static const char *check_heap(struct look *look, struct heap *h)
 {
     const char *broken = NULL;
     uint64_t bytes = 0, used = 0;
-    for (uint32_t number = h->regions; number && !broken && !look->is_over; number = region_of(h->pages, number)->next) {
+    for (uint32_t number = h->regions; number && !broken; number = region_of(h->pages, number)->next) {
         const struct region *r = region_of(h->pages, number);
         struct heap_walk w = {0};
         broken = heap_broken_region(h, r);
-        while (!broken && heap_check(h, r, &w, lock_portion(PIECES_AT_ONCE), &broken) && !look->is_over)
+        while (!broken && heap_check(h, r, &w, lock_portion(PIECES_AT_ONCE), &broken))
             w.in_doubt |= !look_goes_on(look, PIECES_AT_ONCE / 2);
         bytes += r->bytes;
         used += number == h->regions ? 0 : r->top - r->base;
         look_goes_on(look, PIECES_AT_ONCE / 4 + r->slots / 64);
     }
-    if (broken || look->is_over)
+    if (broken)
         return broken;
     used += h->regions ? region_of(h->pages, h->regions)->top - region_of(h->pages, h->regions)->base : 0;
     return bytes != h->bytes || used != h->used ? "22: a heap counts its addresses" : NULL;
@@ -68,7 +68,7 @@ static const char *check_slabs(struct look *look, const struct slabs *s)
 {
     const char *broken = NULL;
     bool is_same = false;
-    for (int tries = 0; tries < TRIES && !is_same && !look->is_over; tries++) {
+    for (int tries = 0; tries < TRIES && !is_same; tries++) {
         struct slabs_walk w = {0};
         is_same = true;
         while (is_same && slabs_check(s, &w, lock_portion(SLABS_AT_ONCE), &broken))
@@ -80,9 +80,9 @@ static const char *check_slabs(struct look *look, const struct slabs *s)
 static const char *check_rows(struct look *look)
 {
     const char *broken = NULL;
-    for (int tries = 0; tries < TRIES && !broken && !look->is_over; tries++) {
+    for (int tries = 0; tries < TRIES && !broken; tries++) {
         look_pause(look);
-        broken = look->is_over ? NULL : rows_broken_rule(look);
+        broken = rows_broken_rule(look);
     }
     return broken;
 }
@@ -102,19 +102,19 @@ static const char *broken_rule(struct look *look)
 {
     const cenote_pool *pool = look->pool;
     const char *broken = check_pages(look);
-    for (uint32_t number = 1; number < pool->store.arenas.used && !broken && !look->is_over; number++) {
+    for (uint32_t number = 1; number < pool->store.arenas.used && !broken; number++) {
         struct arena *a = arena_of(pool, number);
         broken = a->number && !lane_knows_last_free(pool, a) ? "26: a lane knows when memory of its stream was freed to last" :
                  a->number && !stream_has_one_arena(pool, a) ? "32: a group has one live arena for each stream" : NULL;
-        for (uint32_t heap = 0; a->number && heap < arena_heaps(a) && !broken && !look->is_over; heap++)
+        for (uint32_t heap = 0; a->number && heap < arena_heaps(a) && !broken; heap++)
             broken = check_heap(look, arena_heap(a, heap));
-        if (!broken && a->number && !look->is_over)
+        if (!broken && a->number)
             broken = check_slabs(look, &a->slabs);
         look_goes_on(look, 1);
     }
-    if (!broken && !look->is_over)
+    if (!broken)
         broken = check_rows(look);
-    return broken || look->is_over ? broken : broken_identity(pool);
+    return broken ? broken : broken_identity(pool);
 }
 
 int cenote_pool_check(cenote_pool *pool)

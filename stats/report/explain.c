@@ -81,14 +81,14 @@ static void look_at_arena(const cenote_pool *pool, const struct arena *a, uint64
 static void look_at_groups(struct look *look, const struct arena_sums *sums, struct facts *f)
 {
     const cenote_pool *pool = look->pool;
-    for (uint32_t number = 1; !look->is_over && number < pool->groups.table.used; number++, look_goes_on(look, 1)) {
+    for (uint32_t number = 1; number < pool->groups.table.used; number++, look_goes_on(look, 1)) {
         const cenote_group *g = group_of(pool, number);
         if (!g->number || !(g->flags & CENOTE_GROUP_PRIVATE) || g->destroyed)
             continue;
         f->private_pools++;
         f->idle_pools += !g->row.blocks && !g->captures && g->arenas;
     }
-    for (uint32_t number = 1; !look->is_over && number < pool->store.arenas.used; number++, look_goes_on(look, 1)) {
+    for (uint32_t number = 1; number < pool->store.arenas.used; number++, look_goes_on(look, 1)) {
         const struct arena *a = arena_of(pool, number);
         if (!a->number)
             continue;

@@ -159,7 +159,7 @@ static void draw_region(struct picture *p, struct look *look, uint32_t number)
             block = b->after;
         if (look_goes_on(look, p->work))
             continue;
-        r = look->is_over ? NULL : region_of(&p->pool->store.pages, number);
+        r = region_of(&p->pool->store.pages, number);
         if (!r || r->base != base || !begin_region(p, r))
             return;
         block = heap_piece_at(arena_heap(arena_of(p->pool, r->arena), r->heap), r, p->at);
@@ -176,11 +176,11 @@ static void draw_spares(struct picture *p)
 void pieces_draw(struct look *look, const cenote_group *group, struct sized_list *list)
 {
     struct picture p = {.pool = look->pool, .group = group, .list = list};
-    for (uint32_t number = 1; !look->is_over && number < p.pool->store.pages.regions.used; number++) {
+    for (uint32_t number = 1; number < p.pool->store.pages.regions.used; number++) {
         draw_region(&p, look, number);
         look_goes_on(look, 1);
     }
-    if (!group && !look->is_over)
+    if (!group)
         draw_spares(&p);
 }
 
@@ -203,8 +203,7 @@ int(cenote_pool_pieces)(cenote_pool *pool, cenote_group *group, cenote_piece *pi
     bool is_gone = group && !group->number; /* with the last block, which another thread may free */
     if (!is_gone)
         pieces_draw(&look, group, &l);
-    if ((error = look_end(&look)))
-        return error;
+    look_end(&look);
     if (is_gone)
         return group_is_gone(group);
     *count = l.count;
@@ -240,13 +239,13 @@ static void sum_region(struct look *look, uint32_t number, uint32_t group, struc
         if (group ? arena_of(pool, r->arena)->group == group : r->arena < sums->arenas)
             *(group ? total : &sums->of_arena[r->arena]) += shown_bytes(&pool->store.pages, r, from);
         if (!look_goes_on(look, r->slots - from < SLOTS_AT_ONCE ? 2 : WORK_OF_SLOTS))
-            r = look->is_over ? NULL : region_of(&pool->store.pages, number);
+            r = region_of(&pool->store.pages, number);
     }
 }
 
 static void sum_regions(struct look *look, uint32_t group, struct arena_sums *sums, uint64_t *total)
 {
-    for (uint32_t number = 1; !look->is_over && number < look->pool->store.pages.regions.used; number++) {
+    for (uint32_t number = 1; number < look->pool->store.pages.regions.used; number++) {
         sum_region(look, number, group, sums, total);
         look_goes_on(look, 1);
     }
@@ -320,8 +319,7 @@ int cenote_group_reserved(cenote_group *group, uint64_t *bytes)
         sum = 0;
         sum_regions(&look, number, NULL, &sum);
     }
-    if ((error = look_end(&look)))
-        return error;
+    look_end(&look);
     if (!number)
         return group_is_gone(group);
     *bytes = sum;

@@ -177,7 +177,7 @@ static enum outcome copy_once(struct copy *c, cenote_pool *pool, uint64_t *entri
     while (copy_records(c))
         look_goes_on(&c->look, 0);
     bool whole = !c->has_gap && c->first + c->count == r->written && list.count <= list.room;
-    enum outcome outcome = c->look.is_over || !r->entries ? COPY_NOTHING : whole ? COPY_DONE : COPY_AGAIN;
+    enum outcome outcome = !r->entries ? COPY_NOTHING : whole ? COPY_DONE : COPY_AGAIN;
     *entries = r->written - c->first;
     *pieces = c->piece_count = list.count;
     c->reserved = pool->store.pages.reserved;

@@ -43,7 +43,7 @@ static void sum_region(struct look *look, uint32_t number, struct report_sums *s
         to = r->slots - from < SLOTS_AT_ONCE ? r->slots : from + SLOTS_AT_ONCE;
         pages_sum_slots(pages, r, from, to, &s->pages);
         if (!look_goes_on(look, 2 + (to - from) / 8))
-            r = look->is_over ? NULL : region_of(pages, number);
+            r = region_of(pages, number);
     }
 }
 
@@ -52,7 +52,7 @@ struct report_sums report_sum(struct look *look)
 {
     struct report_sums sums = {0};
     pages_sum_spares(&look->pool->store.pages, &sums.pages);
-    for (uint32_t number = 1; !look->is_over && number < look->pool->store.pages.regions.used; number++) {
+    for (uint32_t number = 1; number < look->pool->store.pages.regions.used; number++) {
         sum_region(look, number, &sums);
         look_goes_on(look, 1);
     }
@@ -138,11 +138,8 @@ int(cenote_pool_stats)(cenote_pool *pool, cenote_stats *stats, size_t size)
     struct report_sums sums = {0};
     if (size > CENOTE_STATS_COUNTED) /* the sums are what takes long, and none of them comes before */
         sums = report_sum(&look);
-    cenote_stats s = {0};
-    if (!look.is_over)
-        s = report_stats(pool, &sums);
-    if ((error = look_end(&look)))
-        return error;
+    cenote_stats s = report_stats(pool, &sums);
+    look_end(&look);
     sized_out(stats, size, &s, sizeof s);
     return CENOTE_OK;
 }
@@ -165,7 +162,8 @@ int cenote_pool_reset_peaks(cenote_pool *pool)
 #undef CENOTE_COUNT
 #undef CENOTE_GAUGE
     rows_reset(&look, true);
-    return look_end(&look);
+    look_end(&look);
+    return CENOTE_OK;
 }
 
 int cenote_pool_reset_totals(cenote_pool *pool)
@@ -185,5 +183,6 @@ int cenote_pool_reset_totals(cenote_pool *pool)
 #undef CENOTE_COUNT
 #undef CENOTE_GAUGE
     rows_reset(&look, false);
-    return look_end(&look);
+    look_end(&look);
+    return CENOTE_OK;
 }

@@ -40,11 +40,11 @@ void rows_reset(struct look *look, bool peaks)
         reset(&pool->account.by_kind[i], pool->account.epoch, peaks);
     for (uint32_t i = 0; i < CENOTE_PHASES; i++)
         reset(&pool->account.by_phase[i], pool->account.epoch, peaks);
-    for (uint32_t number = 1; !look->is_over && number < pool->store.arenas.used; number++, look_goes_on(look, 1))
+    for (uint32_t number = 1; number < pool->store.arenas.used; number++, look_goes_on(look, 1))
         reset(&arena_of(pool, number)->row, pool->account.epoch, peaks);
-    for (uint32_t number = 1; !look->is_over && number < pool->groups.table.used; number++, look_goes_on(look, 1))
+    for (uint32_t number = 1; number < pool->groups.table.used; number++, look_goes_on(look, 1))
         reset(&group_of(pool, number)->row, pool->account.epoch, peaks);
-    for (uint32_t tag = 0; !look->is_over && tag < pool->account.by_tag.committed; tag++, look_goes_on(look, 1))
+    for (uint32_t tag = 0; tag < pool->account.by_tag.committed; tag++, look_goes_on(look, 1))
         reset(count_row_of_tag(pool, tag), pool->account.epoch, peaks);
 }
 
@@ -69,7 +69,7 @@ static void list_arenas(struct sized_list *l, struct look *look, const struct ar
 {
     const cenote_pool *pool = look->pool;
     cenote_row row;
-    for (uint32_t number = 1; !look->is_over && number < pool->store.arenas.used; number++) {
+    for (uint32_t number = 1; number < pool->store.arenas.used; number++) {
         const struct arena *a = arena_of(pool, number);
         if (a->number && has_row(pool, &a->row, a->stream, sum_of_arena(sums, number), &row)) {
             row.group = a->group ? group_of(pool, a->group) : NULL;
@@ -90,8 +90,7 @@ static uint64_t sum_of_group(struct look *look, uint32_t group, const struct are
     uint64_t sum = 0;
     for (uint32_t i = g->number ? g->first_arena : 0; i && arena_of(pool, i)->group == group; i = arena_of(pool, i)->next_of_group) {
         sum += sum_of_arena(sums, i);
-        if (!look_goes_on(look, 1) && look->is_over)
-            break;
+        look_goes_on(look, 1);
     }
     return sum;
 }
@@ -100,10 +99,10 @@ static void list_groups(struct sized_list *l, struct look *look, const struct ar
 {
     const cenote_pool *pool = look->pool;
     cenote_row row;
-    for (uint32_t number = 1; !look->is_over && number < pool->groups.table.used; number++) {
+    for (uint32_t number = 1; number < pool->groups.table.used; number++) {
         cenote_group *g = group_of(pool, number);
         uint64_t reserved = sum_of_group(look, number, sums);
-        if (!look->is_over && g->number && has_row(pool, &g->row, number, reserved, &row)) {
+        if (g->number && has_row(pool, &g->row, number, reserved, &row)) {
             row.group = g;
             snprintf(row.name, sizeof row.name, "%s", g->name);
             sized_add(l, &row, sizeof row);
@@ -130,7 +129,7 @@ static void list_tags(struct sized_list *l, struct look *look)
     cenote_row row;
     struct row all = rows_all(pool);
     bool is_labelled = pool->account.is_labelled;
-    for (uint32_t tag = 0; !look->is_over && tag < (is_labelled ? pool->account.by_tag.committed : 1); tag++) {
+    for (uint32_t tag = 0; tag < (is_labelled ? pool->account.by_tag.committed : 1); tag++) {
         bool has = has_row(pool, is_labelled ? count_row_of_tag(pool, tag) : &all, tag, 0, &row);
         if (has) {
             label_path(tag, row.name, sizeof row.name);
@@ -156,8 +155,6 @@ static void list_named(struct sized_list *l, const cenote_pool *pool, const stru
 void rows_list(struct look *look, enum cenote_division division, const struct arena_sums *sums, struct sized_list *l)
 {
     const cenote_pool *pool = look->pool;
-    if (look->is_over)
-        return;
     switch (division) {
     case CENOTE_BY_ARENA: list_arenas(l, look, sums); break;
     case CENOTE_BY_GROUP: list_groups(l, look, sums); break;
@@ -186,8 +183,8 @@ int(cenote_pool_rows)(cenote_pool *pool, int division, cenote_row *rows, size_t 
         if (has_sums)
             pieces_sum(&look, &sums);
         rows_list(&look, (enum cenote_division)division, &sums, &l);
-        if (!(error = look_end(&look)))
-            *count = l.count;
+        look_end(&look);
+        *count = l.count;
     }
     pieces_sums_close(&sums);
     return error;

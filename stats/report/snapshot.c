@@ -105,7 +105,7 @@ static void copy_pieces(struct snapshot *s, struct look *look)
 /* In memory of the snapshot, which keeps them no longer than this. */
 static struct arena_sums sum_arenas(struct snapshot *s, struct look *look)
 {
-    struct arena_sums sums = {.of_arena = list_of(s), .arenas = look->is_over ? 0 : look->pool->store.arenas.used};
+    struct arena_sums sums = {.of_arena = list_of(s), .arenas = look->pool->store.arenas.used};
     size_t size = sums.arenas * sizeof *sums.of_arena;
     sums.arenas = room_for(s, sizeof *sums.of_arena) >= sums.arenas ? sums.arenas : 0;
     /* There is memory, for memory_make_room, of another file, has made room: NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker) */
@@ -119,7 +119,7 @@ static void copy_groups(struct snapshot *s, struct look *look)
 {
     const cenote_pool *pool = look->pool;
     begin(s, PART_GROUPS);
-    for (uint32_t number = 1; !look->is_over && number < pool->groups.table.used; number++, look_goes_on(look, 1)) {
+    for (uint32_t number = 1; number < pool->groups.table.used; number++, look_goes_on(look, 1)) {
         const cenote_group *group = group_of(pool, number);
         cenote_group *copy = group->number ? next(s, PART_GROUPS, sizeof *copy) : NULL;
         if (copy)
@@ -131,7 +131,7 @@ static void copy_arenas(struct snapshot *s, struct look *look, const struct aren
 {
     const cenote_pool *pool = look->pool;
     begin(s, PART_ARENAS);
-    for (uint32_t number = 1; !look->is_over && number < pool->store.arenas.used; number++, look_goes_on(look, 1)) {
+    for (uint32_t number = 1; number < pool->store.arenas.used; number++, look_goes_on(look, 1)) {
         const struct arena *a = arena_of(pool, number);
         struct arena_copy *copy = a->number ? next(s, PART_ARENAS, sizeof *copy) : NULL;
         if (copy)
@@ -162,7 +162,7 @@ static void copy_pages(struct snapshot *s, struct look *look)
 {
     const struct pages *p = &look->pool->store.pages;
     begin(s, PART_PAGES);
-    for (uint32_t number = 1; !look->is_over && number < p->table.used; number++, look_goes_on(look, 1)) {
+    for (uint32_t number = 1; number < p->table.used; number++, look_goes_on(look, 1)) {
         struct page_copy *copy = page_of(p, number)->bytes ? next(s, PART_PAGES, sizeof *copy) : NULL;
         if (copy)
             *copy = copy_of(p, number);
@@ -196,7 +196,7 @@ static uint32_t copy_slots(struct snapshot *s, struct look *look, uint32_t numbe
         if (copied)
             copy_slot(s, r, slot);
         if (!look_goes_on(look, copied || slot % 64 == 0))
-            r = look->is_over || !region_of(p, number) || region_of(p, number)->base != base ? NULL : region_of(p, number);
+            r = !region_of(p, number) || region_of(p, number)->base != base ? NULL : region_of(p, number);
     }
     return (uint32_t)(s->parts[PART_SLOTS].count - before);
 }
@@ -205,12 +205,12 @@ static uint32_t copy_slots(struct snapshot *s, struct look *look, uint32_t numbe
 static void copy_regions(struct snapshot *s, struct look *look)
 {
     const struct pages *p = &look->pool->store.pages;
-    const uint32_t numbers = look->is_over ? 0 : p->regions.used;
+    const uint32_t numbers = p->regions.used;
     begin(s, PART_REGIONS);
     struct region_copy *copies = room_for(s, sizeof *copies) >= numbers ? list_of(s) : NULL;
     s->used += numbers * sizeof *copies;
     begin(s, PART_SLOTS);
-    for (uint32_t number = 1; !look->is_over && number < numbers; number++, look_goes_on(look, 1)) {
+    for (uint32_t number = 1; number < numbers; number++, look_goes_on(look, 1)) {
         const struct region *r = region_of(p, number);
         if (!r)
             continue;
@@ -231,7 +231,7 @@ static void copy_pending(struct snapshot *s, struct look *look)
 {
     cenote_pool *pool = look->pool;
     begin(s, PART_WAITS);
-    for (uint32_t use = 1; !look->is_over && use < pool->pending.uses.used; use++, look_goes_on(look, 1)) {
+    for (uint32_t use = 1; use < pool->pending.uses.used; use++, look_goes_on(look, 1)) {
         const struct use *u = use_of(pool, use);
         if (!u->waits)
             continue;
@@ -261,8 +261,7 @@ static void copy(struct snapshot *s, struct look *look)
     copy_pages(s, look);
     copy_regions(s, look);
     copy_pending(s, look);
-    if (!look->is_over)
-        copy_short(s, look, &gauges);
+    copy_short(s, look, &gauges);
     s->is_one_moment = !look->is_apart;
 }
 
@@ -289,8 +288,7 @@ static int take(struct snapshot *s, cenote_pool *pool)
         if (error)
             return error;
         copy(s, &look);
-        if ((error = look_end(&look)))
-            return error;
+        look_end(&look);
         needed = s->used;
     }
     copy_sites(s);
