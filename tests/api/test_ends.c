@@ -292,4 +292,43 @@ CASE(a_pool_ends_while_it_is_looked_at)
     lock_set_portions(0);
 }
 
+static atomic_bool looks_now, is_enough;
+
+static void *look_on(void *unused)
+{
+    struct look look;
+    DONE(look_begin(&look, looked_at));
+    atomic_store(&looks_now, true);
+    while (!atomic_load(&is_enough))
+        look_goes_on(&look, PORTION);
+    look_end(&look);
+    return unused;
+}
+
+/* The end of a pool meets a look in its pause, because no thread is the next to have a lock: it waits. */
+CASE(a_look_that_pauses_keeps_its_pool)
+{
+    pthread_t looking;
+    struct caller ends;
+    struct wait wait = {0};
+    scene_open(&scene, 256 * MIB);
+    open_looked_at();
+    REQUIRE(!pthread_create(&looking, NULL, look_on, NULL));
+    while (!atomic_load(&looks_now) && wait_on(&wait))
+        ;
+    lock_take(&looked_at->lock); /* in a pause */
+    EXPECT_EQ(looked_at->life.away, 1);
+    start(&ends, end_it);
+    while (!atomic_load(&looked_at->life.ending) && wait_on(&wait))
+        ;
+    atomic_store(&is_enough, true);
+    lock_give(&looked_at->lock);
+    pthread_join(looking, NULL);
+    pthread_join(ends.thread, NULL);
+    EXPECT_EQ(ends.error, CENOTE_OK);
+    for (int i = 0; i < LOOKED_AT; i++)
+        DONE(cuStreamDestroy(streams[i]));
+    scene_close(&scene);
+}
+
 SCENES_MAIN("ends")
