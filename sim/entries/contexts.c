@@ -97,6 +97,15 @@ CUresult context_retain_primary(CUcontext *context, CUdevice device)
     return CUDA_SUCCESS;
 }
 
+/* With it memory of the device's pools ends, which stay: that is assumed of those that the program has made. */
+static CUresult stop_primary(CUdevice device)
+{
+    CUresult result = stop(model.devices[device].primary);
+    if (!result)
+        pools_empty(device);
+    return result;
+}
+
 CUresult context_release_primary(CUdevice device)
 {
     if (!device_exists(device))
@@ -105,7 +114,7 @@ CUresult context_release_primary(CUdevice device)
     struct context *c = context_at(number);
     if (!c->held)
         return model_refuse(CUDA_ERROR_INVALID_CONTEXT, "cuDevicePrimaryCtxRelease: released more often than retained");
-    CUresult result = c->held == 1 && context_is_alive(c) ? stop(number) : CUDA_SUCCESS;
+    CUresult result = c->held == 1 && context_is_alive(c) ? stop_primary(device) : CUDA_SUCCESS;
     if (result)
         return result;
     c->held--;
@@ -114,18 +123,14 @@ CUresult context_release_primary(CUdevice device)
 }
 
 /*
- * It ends the context, and memory of the device's pools, which stay: that is assumed of those that the program has made. It releases the context for
- * no caller: each that has retained it has to release it still. The next to retain it finds a new one.
+ * It ends the context, and releases it for no caller: each that has retained it has to release it still. The next to retain it finds a new one.
  */
 CUresult context_reset_primary(CUdevice device)
 {
     if (!device_exists(device))
         return CUDA_ERROR_INVALID_DEVICE;
     uint32_t number = model.devices[device].primary;
-    CUresult result = context_is_alive(context_at(number)) ? stop(number) : CUDA_SUCCESS;
-    if (!result)
-        pools_empty(device);
-    return result;
+    return context_is_alive(context_at(number)) ? stop_primary(device) : CUDA_SUCCESS;
 }
 
 CUresult context_create(CUcontext *context, unsigned flags, CUdevice device)

@@ -261,4 +261,16 @@ CASE(a_pool_is_accessible_to_its_device)
     EXPECT_EQ(flags, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
 }
 
+/* As with a reset: nothing of the process is left on the device. */
+CASE(memory_of_a_pool_ends_with_the_last_release_of_the_context)
+{
+    CUcontext again;
+    take(40 << 20);
+    EXPECT_OK(cuCtxSynchronize());
+    EXPECT_OK(cuDevicePrimaryCtxRelease(0));
+    EXPECT_OK(cuDevicePrimaryCtxRetain(&again, 0));
+    EXPECT_EQ(attribute(CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 0);
+    EXPECT_EQ(attribute(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 0);
+}
+
 SUITE_MAIN_AROUND("simulated driver: pools", begin, end)
