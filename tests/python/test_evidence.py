@@ -48,6 +48,21 @@ def test_runs_that_died_do_not_say_that_nothing_fits(dry):  # noqa: F811
     assert done.returncode == 1 and "under which allocator it fits: not known" in done.stdout, done.stdout
 
 
+def test_an_error_whose_report_never_ends(dry):  # noqa: F811
+    """--timeout ends what runs in cenote's own code, too."""
+    done, found = dry("""
+        import torch
+        torch.empty(1, device="cuda")
+        class Endless(Exception):
+            def __str__(self):
+                while True:
+                    pass
+        raise Endless
+    """, "--gpu", "2GiB", "--timeout", "3")
+    assert done.returncode == 3 and "no verdict: it still ran" in done.stdout, done.stdout
+    assert not found["processes"] or found["verdict"] == "unknown"
+
+
 def test_an_error_that_is_its_own_cause(dry):  # noqa: F811
     done, found = dry("""
         import torch
