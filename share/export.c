@@ -200,7 +200,7 @@ void share_answer(const void *request, size_t length, struct share_reply *reply,
 }
 
 /*
- * The process ends: no answer calls the driver from now on (rule 12). One that is being made is not waited for for ever: it may want the turn of a
+ * The process ends: no answer calls the driver from now on (rule 10). One that is being made is not waited for for ever: it may want the turn of a
  * pool whose watch function or clock exits.
  */
 void share_stop(void)

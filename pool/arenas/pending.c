@@ -167,7 +167,7 @@ static CUevent record(cenote_pool *pool, const struct lane *lane)
 
 /*
  * Records an event for each use, where that can be done at once, and puts the uses into their lanes. They belong to us alone until then. A
- * free waits for nothing (rule 15): while a capture is being announced it is as if it were open.
+ * free waits for nothing (rule 12): while a capture is being announced it is as if it were open.
  */
 void pending_record(cenote_pool *pool, uint32_t uses)
 {

@@ -86,7 +86,7 @@ static CUresult run_fill(struct climb *c)
     return result;
 }
 
-/* The driver had the pages and would not map them: it has too many mappings (rule 18). LOCKING: the pool's lock, but not between. */
+/* The driver had the pages and would not map them: it has too many mappings (rule 13). LOCKING: the pool's lock, but not between. */
 static bool has_dropped_aliases(struct climb *c)
 {
     if (c->no_mapping != CUDA_ERROR_OUT_OF_MEMORY)

@@ -13,7 +13,7 @@
  *     RUNG_SPLIT      a block that lies on a part of a large page has small ones there (units.c)
  *     then            CENOTE_OUT_OF_MEMORY, and the explanation (explain.c) once the turn is over
  *
- * An allocation waits for the device only here, when physical memory is short (rule 16), and in attempt.c, when the device has no address left.
+ * An allocation waits for the device only here, when physical memory is short (rule 12), and in attempt.c, when the device has no address left.
  *
  * LOCKING: the turn from start to end, but not in waits, in functions of the program, nor while other pools are looked at; the pool's lock only
  * around looks and plans.

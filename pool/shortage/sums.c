@@ -1,5 +1,5 @@
 /*
- * sums.c: what is added up before a request climbs and before it waits (rule 16), so that neither is done in vain.
+ * sums.c: what is added up before a request climbs and before it waits (rule 12), so that neither is done in vain.
  *
  * Both sums err on the side of hope: they say no only where no wait, no move and no trim can make room. Where a place for the block would be
  * is no part of the answer.
