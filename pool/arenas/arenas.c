@@ -31,7 +31,7 @@ static struct arena *find_arena(cenote_pool *pool, uint32_t group, uint64_t key,
 }
 
 /* The arena is found under its key no more. Its blocks stay valid: they know their arena themselves. */
-void stream_forget(cenote_pool *pool, struct arena *a)
+void arenas_forget(cenote_pool *pool, struct arena *a)
 {
     if (!a->is_known)
         return;
@@ -44,7 +44,7 @@ void stream_forget(cenote_pool *pool, struct arena *a)
 }
 
 /* The arena of (group, key), or NULL: there is none yet. LOCKING: the pool's lock. */
-struct arena *stream_arena(cenote_pool *pool, uint32_t group, uint64_t key)
+struct arena *arenas_find(cenote_pool *pool, uint32_t group, uint64_t key)
 {
     uint32_t probe;
     struct arena *a = pool->streams.last_arena;
@@ -57,7 +57,7 @@ struct arena *stream_arena(cenote_pool *pool, uint32_t group, uint64_t key)
 }
 
 /* From now on the arena is found by its group and stream. There is room in the index. */
-void stream_remember(cenote_pool *pool, struct arena *a)
+void arenas_enter(cenote_pool *pool, struct arena *a)
 {
     uint32_t probe;
     (void)find_arena(pool, a->group, a->stream, &probe);

@@ -13,13 +13,14 @@
 #include "pool/arenas/look.h"
 
 #include "pool/arenas/last_freed.h"
+#include "pool/life/pool.h"
 
 int look_begin(struct look *look, cenote_pool *pool)
 {
     *look = (struct look){.pool = pool};
     int error = pool_take_lock(pool);
     if (!error)
-        pool_settle(pool);
+        last_freed_settle(pool);
     return error;
 }
 
@@ -27,7 +28,7 @@ void look_begin_held(struct look *look, cenote_pool *pool)
 {
     *look = (struct look){.pool = pool, .is_held = true};
     lock_take(&pool->lock);
-    pool_settle(pool);
+    last_freed_settle(pool);
 }
 
 int look_end(struct look *look)
@@ -45,7 +46,7 @@ bool look_pause(struct look *look)
     look->is_apart = true;
     look->is_over = !look->is_held && !atomic_load(&pool->life.open);
     if (!look->is_over)
-        pool_settle(pool);
+        last_freed_settle(pool);
     if (!look->is_over && look->after_pause)
         look->after_pause(look);
     return false;

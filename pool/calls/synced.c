@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "pool/clock/peer_fences.h"
 #include "pool/clock/peer_uses.h"
+#include "pool/life/pool.h"
 #include "pool/life/turn.h"
 
 /*

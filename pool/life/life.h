@@ -4,7 +4,7 @@
  *     open ---> ending ---> closed, `reusable`: a new pool takes over the structure
  *       +-----> lost: the first sticky error of the driver; the pool stays open, and allocations fail
  *
- * OWNERS: pool/library.c makes and ends pools; pools.c keeps the list, and the devices that pools have open; callback.c and
+ * OWNERS: pool/library.c makes and ends pools; pools.c keeps the list, and the devices that pools have open; pool.c and
  * reset.c note the first sticky error; turn.c counts the threads that are away; alloc.c, pending.c, peer_uses.c and retire.c
  * count those that come back to the books.
  * LOCKING: each part says its own.

@@ -8,6 +8,7 @@
  * LOCKING: the turn, so that nothing is half done; the pool's lock, but not in a pause.
  */
 #include "pool/arenas/look.h"
+#include "pool/life/pool.h"
 #include "pool/life/turn.h"
 #include "stats/report/rows.h"
 
