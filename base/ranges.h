@@ -17,7 +17,7 @@ enum block_state {
     BLOCK_FREE,                     /* a free range */
     BLOCK_LIVE,                     /* held by the caller */
     BLOCK_PENDING,                  /* freed, waits for other streams */
-    BLOCK_LAST_FREED,               /* freed last and left as it lies, see pool_settle */
+    BLOCK_LAST_FREED,               /* freed last and left as it lies, see last_freed_settle */
     BLOCK_SLAB                      /* cut into small blocks by slab.c */
 };
 

@@ -1,5 +1,5 @@
 /*
- * sized.c: structs that pass between a program and a library of different versions: rule 14 of docs/design.md.
+ * sized.c: structs that pass between a program and a library of different versions: rule 10 of docs/design.md.
  *
  * `size` is what the program's header gives the struct, `known` what ours gives it. Members are only appended, so both agree on the
  * shorter of the two. Beyond it are members that the other side does not have: at their defaults where the program lacks them, zero where

@@ -6,7 +6,7 @@
  * a thread is inside and the gate is shut: `captures` does not rise then. Enter and leave do not nest. Contexts of one device have one gate, as
  * they have one memory and one count of captures (struct card).
  *
- * No thread waits for the device inside the gate (rule 15): the gate is open meanwhile (device_wait_begin, device_wait_end), and also while a thread
+ * No thread waits for the device inside the gate (rule 12): the gate is open meanwhile (device_wait_begin, device_wait_end), and also while a thread
  * looks at other pools of the device. Afterwards the thread looks at `captures` again. A driver without cuCtxRecordEvent can be waited for as a
  * whole only in a way that would end a capture. So an announcement waits for such a wait, but before it comes to the gate: a thread that passes there
  * is not held up. When captures cease to be announced, the thread that says so waits in the same way.

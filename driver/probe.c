@@ -7,7 +7,7 @@
  *         +---------> neither: the device is full, or the driver fails in another way. The next thread tries again
  *
  * Nothing is written through the page: a write that fails is a fault, and ends the program's context. `cenote doctor` writes, in its own process.
- * No call waits for the device, but cuMemFree where no page works (rule 15). No work has used the page, so it is unmapped while a capture is
+ * No call waits for the device, but cuMemFree where no page works (rule 12). No work has used the page, so it is unmapped while a capture is
  * open, too (rule 5).
  *
  * LOCKING: `proving`; the thread is inside the device.

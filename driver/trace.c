@@ -5,7 +5,7 @@
  * it, is one pointer that may change while calls are under way; the set of entry points may not.
  *
  * LOCKING: none. Tallies are single words changed atomically; the three of one entry point may be read at slightly different moments. No call is
- * made under the lock of a pool, of the addresses or of the labels (rule 11).
+ * made under the lock of a pool, of the addresses or of the labels (rule 9).
  */
 #include <stdatomic.h>
 
@@ -56,7 +56,7 @@ static CUresult tally(enum driver_call call, uint64_t begun, CUresult result)
 
 static const struct driver *called(void)
 {
-    CHECK(lock_none_above(LOCK_WATCH)); /* rule 11 of docs/design.md */
+    CHECK(lock_none_above(LOCK_WATCH)); /* rule 9 of docs/design.md */
     return atomic_load_explicit(&inner, memory_order_acquire);
 }
 

@@ -46,7 +46,7 @@ static void *alloc_slowly(struct host *h, struct thread *t, int device, int node
     return at;
 }
 
-/* What is registered for any device may be handed out for any other. `reset`: as `reset` of the host, which another thread may take back meanwhile. */
+/* What is registered for any device may be handed out for any other. `reset`: of the host, which another thread may take back meanwhile. */
 static int refuse_reset(int reset)
 {
     return error_set(CENOTE_DEVICE_LOST, 0, "the program has reset device %d, and what was pinned there is not pinned any more: free the blocks that "

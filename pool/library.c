@@ -19,6 +19,7 @@
 #include "pool/clock/events.h"
 #include "pool/clock/peer_fences.h"
 #include "pool/clock/peer_uses.h"
+#include "pool/life/pool.h"
 #include "pool/life/pools.h"
 #include "pool/life/turn.h"
 #include "pool/mapping/trim.h"
@@ -471,7 +472,7 @@ int cenote_pool_destroy(cenote_pool *pool)
     lock_give(&pool->lock);
     tick waited;
     if (!device_lives(pool->config.device, pool->config.generation) && !check_unused(pool, &waited))
-        pool_end_blocks(pool);
+        end_blocks(pool);
     if (!peer_fences_wait(pool)) {
         atomic_store(&pool->life.ending, false);
         return error_set(CENOTE_BUSY, 0, "kernels of a device with access to the pool's memory may still use it, and cannot be waited for "

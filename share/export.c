@@ -22,6 +22,7 @@
 
 #include "base/check.h"
 #include "pool/arenas/locate.h"
+#include "pool/life/pool.h"
 #include "pool/life/prove.h"
 #include "pool/life/turn.h"
 #include "pool/provider/provider.h"
@@ -95,12 +96,12 @@ int cenote_export(void *address, cenote_share *share)
     if (!share)
         return error_set(CENOTE_INVALID, 0, "nowhere to put the share: the last argument is NULL");
     int error = pool_process_usable();
-    if (error || (error = pool_find(address, &block, 0)) || (error = share_serve(&books, m.exporter)))
+    if (error || (error = locate_find(address, &block, 0)) || (error = share_serve(&books, m.exporter)))
         return error;
-    cenote_pool *pool = pool_lock_of(block.start, &w);
+    cenote_pool *pool = locate_lock(block.start, &w);
     m.block = (uint64_t)(uintptr_t)block.start;
     m.offset = (uint64_t)(uintptr_t)address - m.block;
-    error = !pool || pool_locate(pool, m.block, &w) != FOUND_LIVE ? CENOTE_NOT_OURS : enter(pool, &w, &m.generation);
+    error = !pool || locate_at(pool, m.block, &w) != FOUND_LIVE ? CENOTE_NOT_OURS : enter(pool, &w, &m.generation);
     bool lost = error == CENOTE_NOT_SUPPORTED && !region_is_segment(w.region) &&
                 device_lost_handles(pool->config.device, pool_wants_fabric(pool));
     if (pool)
@@ -136,7 +137,7 @@ static int describe(cenote_pool *pool, struct block_ref *w, const struct share_r
     uint32_t number = q->block % BLOCK_BYTES ? 0 : index_find(&pool->exports.by_block, q->block);
     if (!number || export_of(pool, number)->generation != q->generation)
         return CENOTE_GONE;
-    enum lookup found = pool_locate(pool, q->block, w);
+    enum lookup found = locate_at(pool, q->block, w);
     CHECK(found == FOUND_LIVE); /* invariant 19: an export ends with its block */
     const struct region *r = w->region;
     struct slots under = slots_under(r, w->start, w->size);
@@ -163,14 +164,14 @@ static int answer(const struct share_request *q, struct share_reply *reply, int 
     CUmemGenericAllocationHandle handle = 0;
     CUresult result = CUDA_SUCCESS;
     const void *block = (const void *)(uintptr_t)q->block;
-    cenote_pool *pool = pool_lock_of(block, &w);
+    cenote_pool *pool = locate_lock(block, &w);
     if (!pool)
         return CENOTE_GONE;
     lock_give(&pool->lock); /* the turn comes first */
     int error = turn_begin(pool);
     if (error)
         return error;
-    cenote_pool *still = pool_lock_of(block, &w);
+    cenote_pool *still = locate_lock(block, &w);
     error = still == pool ? describe(pool, &w, q, reply, &handle) : CENOTE_GONE;
     if (still)
         lock_give(&still->lock);
@@ -200,7 +201,7 @@ void share_answer(const void *request, size_t length, struct share_reply *reply,
 }
 
 /*
- * The process ends: no answer calls the driver from now on (rule 12). One that is being made is not waited for for ever: it may want the turn of a
+ * The process ends: no answer calls the driver from now on (rule 10). One that is being made is not waited for for ever: it may want the turn of a
  * pool whose watch function or clock exits.
  */
 void share_stop(void)

@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "pool/life/pool.h"
 #include "pool/life/pools.h"
 #include "share/share.h"
 

@@ -2,7 +2,7 @@
  * synced.cpp: what the program does itself that cenote must not do with announced:0: it waits for a device as a whole, and it ends streams.
  *
  * torch.cuda.synchronize() is cudaDeviceSynchronize, which ends every capture of the device, so cenote never calls it then. If the program does, all
- * pools are told (rule 21 of docs/design.md): what streams left behind that ended without a word comes back. A program that is about to end a stream
+ * pools are told (rule 5 of docs/design.md): what streams left behind that ended without a word comes back. A program that is about to end a stream
  * may say so (cenote.retire).
  */
 #include "adapter.h"

@@ -33,7 +33,7 @@ static struct arena *find_arena(const cenote_pool *pool, uint32_t group, uint64_
 }
 
 /* The arena is found under its key no more. Its blocks stay valid: they know their arena themselves. */
-void stream_forget(cenote_pool *pool, struct arena *a)
+void arenas_forget(cenote_pool *pool, struct arena *a)
 {
     if (!a->is_known)
         return;
@@ -46,7 +46,7 @@ void stream_forget(cenote_pool *pool, struct arena *a)
 }
 
 /* The arena of (group, key), or NULL: there is none yet. LOCKING: the pool's lock. */
-struct arena *stream_arena(cenote_pool *pool, uint32_t group, uint64_t key)
+struct arena *arenas_find(cenote_pool *pool, uint32_t group, uint64_t key)
 {
     uint32_t probe;
     struct arena *a = pool->streams.last_arena;
@@ -59,7 +59,7 @@ struct arena *stream_arena(cenote_pool *pool, uint32_t group, uint64_t key)
 }
 
 /* From now on the arena is found by its group and stream. There is room in the index. */
-void stream_remember(cenote_pool *pool, struct arena *a)
+void arenas_enter(cenote_pool *pool, struct arena *a)
 {
     uint32_t probe;
     const struct arena *other = find_arena(pool, a->group, a->stream, &probe);
@@ -69,7 +69,7 @@ void stream_remember(cenote_pool *pool, struct arena *a)
 }
 
 /* Invariant 32: no second arena has its group and stream. */
-bool stream_has_one_arena(const cenote_pool *pool, const struct arena *a)
+bool arenas_has_one(const cenote_pool *pool, const struct arena *a)
 {
     uint32_t probe;
     return !a->is_known || find_arena(pool, a->group, a->stream, &probe) == a;

@@ -7,9 +7,9 @@
 
 #include "pool/pool.h"
 
-struct arena *stream_arena(cenote_pool *pool, uint32_t group, uint64_t key);
-void stream_remember(cenote_pool *pool, struct arena *a);
-void stream_forget(cenote_pool *pool, struct arena *a);
-bool stream_has_one_arena(const cenote_pool *pool, const struct arena *a);
+struct arena *arenas_find(cenote_pool *pool, uint32_t group, uint64_t key);
+void arenas_enter(cenote_pool *pool, struct arena *a);
+void arenas_forget(cenote_pool *pool, struct arena *a);
+bool arenas_has_one(const cenote_pool *pool, const struct arena *a);
 
 #endif

@@ -32,7 +32,7 @@
 #define FLUSHED_AT_ONCE 500u    /* slabs of an arena, as in look.c; a trim finds the others */
 
 /* From now on another group may get this group's number. LOCKING: the pool's lock. */
-void group_forget(cenote_pool *pool, cenote_group *group)
+void idle_forget_group(cenote_pool *pool, cenote_group *group)
 {
     uint32_t number = group->number;
     group->number = 0;
@@ -95,7 +95,7 @@ static void leave_group(cenote_pool *pool, struct arena *a)
     if (a->next_of_group)
         arena_of(pool, a->next_of_group)->before_of_group = a->before_of_group;
     if (--g->arenas == 0 && g->destroyed)
-        group_forget(pool, g);
+        idle_forget_group(pool, g);
 }
 
 /*
@@ -110,7 +110,7 @@ void idle_enter(cenote_pool *pool, struct arena *a)
         return;
     if (over && !sourced) {
         a->retired = true;
-        stream_forget(pool, a); /* by its group, which may be ending just now */
+        arenas_forget(pool, a); /* by its group, which may be ending just now */
         leave_group(pool, a);
         enter(pool, &pool->streams.over[kind_of(a->was_private, a->is_plain)], a);
     } else {
@@ -122,7 +122,7 @@ void idle_enter(cenote_pool *pool, struct arena *a)
 void idle_end(cenote_pool *pool, struct arena *a)
 {
     arena_flush(a, lock_portion(FLUSHED_AT_ONCE));
-    stream_forget(pool, a);
+    arenas_forget(pool, a);
     a->retired = true;
     leave(pool, a);
     idle_enter(pool, a);
@@ -168,9 +168,9 @@ static struct arena *find_idle(cenote_pool *pool, struct idle_queue *q)
 static void take_over(cenote_pool *pool, struct arena *a, uint32_t group, bool is_private)
 {
     if (pool->store.last_freed_block.arena == a)
-        pool_settle(pool);
+        last_freed_settle(pool);
     leave(pool, a);
-    stream_forget(pool, a);
+    arenas_forget(pool, a);
     lane_leave(pool, a);
     leave_group(pool, a);
     join_group(pool, a, group);
@@ -213,9 +213,9 @@ static struct arena *take_one(cenote_pool *pool, uint32_t group, uint64_t key)
  * The arena of (group, key), made or taken over if there is none. An arena that is taken over may have memory in place, which is handed out
  * without another question: the caller has asked whose stream it is (stream_check_own). NULL: no host memory.
  */
-struct arena *stream_arena_new(cenote_pool *pool, uint32_t group, uint64_t key, CUstream handle)
+struct arena *idle_make_arena(cenote_pool *pool, uint32_t group, uint64_t key, CUstream handle)
 {
-    struct arena *a = stream_arena(pool, group, key);
+    struct arena *a = arenas_find(pool, group, key);
     if (a) /* another thread has made it meanwhile */
         return a;
     uint32_t lane = lane_for(pool, handle, key, NULL);
@@ -228,7 +228,7 @@ struct arena *stream_arena_new(cenote_pool *pool, uint32_t group, uint64_t key, 
     }
     a->stream = key;
     a->handle = handle;
-    stream_remember(pool, a);
+    arenas_enter(pool, a);
     lane_join(pool, a, lane);
     lane_drop(pool, lane);
     return a;

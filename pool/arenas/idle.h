@@ -7,8 +7,8 @@
 
 #include "pool/pool.h"
 
-void group_forget(cenote_pool *pool, cenote_group *group);
-struct arena *stream_arena_new(cenote_pool *pool, uint32_t group, uint64_t key, CUstream handle);
+void idle_forget_group(cenote_pool *pool, cenote_group *group);
+struct arena *idle_make_arena(cenote_pool *pool, uint32_t group, uint64_t key, CUstream handle);
 void idle_enter(cenote_pool *pool, struct arena *a);
 void idle_end(cenote_pool *pool, struct arena *a);
 struct arena *idle_take_orphan(cenote_pool *pool);

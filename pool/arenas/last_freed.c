@@ -10,7 +10,7 @@
  * once, and get the block as it lies. A thread that looks for free ranges or free pages calls this first: otherwise the books are wrong by one
  * block. LOCKING: the pool's lock.
  */
-void pool_settle(cenote_pool *pool)
+void last_freed_settle(cenote_pool *pool)
 {
     uint32_t block = pool->store.last_freed_block.number;
     if (!block)
@@ -21,7 +21,7 @@ void pool_settle(cenote_pool *pool)
 }
 
 /* Makes the last freed block live again, if the search would choose its place. Returns the address, or 0. */
-uint64_t pool_reuse_last_freed(cenote_pool *pool, struct arena *a, const struct request *q)
+uint64_t last_freed_reuse(cenote_pool *pool, struct arena *a, const struct request *q)
 {
     uint32_t block = pool->store.last_freed_block.number;
     struct block *b = block_of(&pool->store.blocks, block);

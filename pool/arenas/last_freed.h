@@ -7,7 +7,7 @@
 
 #include "pool/pool.h"
 
-void pool_settle(cenote_pool *pool);
-uint64_t pool_reuse_last_freed(cenote_pool *pool, struct arena *a, const struct request *q);
+void last_freed_settle(cenote_pool *pool);
+uint64_t last_freed_reuse(cenote_pool *pool, struct arena *a, const struct request *q);
 
 #endif

@@ -1,11 +1,12 @@
 /*
  * locate.c: finds the pool and the block of an address, and makes the error for an address that is no live block.
  *
- * LOCKING: the pool's lock, which pool_lock_of takes.
+ * LOCKING: the pool's lock, which locate_lock takes.
  */
 #include "pool/arenas/locate.h"
 
 #include "base/check.h"
+#include "pool/life/pool.h"
 #include "stats/account/count.h"
 
 static enum lookup locate_item(cenote_pool *pool, uint64_t at, struct block_ref *w)
@@ -43,12 +44,12 @@ static enum lookup locate_inside(cenote_pool *pool, uint64_t at, struct block_re
     describe_block(pool, w, block);
     uint8_t state = block_of(&pool->store.blocks, block)->state;
     if (state == BLOCK_LIVE && index_find(&pool->store.by_address, w->start) != block)
-        return FOUND_FREE; /* it waits for its pages: pool_commit hands it out */
+        return FOUND_FREE; /* it waits for its pages: place_commit hands it out */
     return state == BLOCK_LIVE ? FOUND_INSIDE : state == BLOCK_PENDING ? FOUND_PENDING : FOUND_FREE;
 }
 
 /* Finds what lies at the address, which belongs to a region of this pool. LOCKING: the pool's lock. */
-enum lookup pool_locate(cenote_pool *pool, uint64_t at, struct block_ref *w)
+enum lookup locate_at(cenote_pool *pool, uint64_t at, struct block_ref *w)
 {
     w->arena = arena_of(pool, w->region->arena);
     w->item = 0;
@@ -82,7 +83,7 @@ static cenote_pool *lock_pool(struct region *r, uint64_t at)
 }
 
 /* The pool of an address, with its lock taken, or NULL. Looks without a lock first, and with the lock of the addresses if that found nothing. */
-cenote_pool *pool_lock_of(const void *address, struct block_ref *w)
+cenote_pool *locate_lock(const void *address, struct block_ref *w)
 {
     uint64_t at = (uint64_t)(uintptr_t)address;
     w->region = addresses_find(at);
@@ -94,7 +95,7 @@ cenote_pool *pool_lock_of(const void *address, struct block_ref *w)
 }
 
 /* Sets the error for an address that is no live block. `answer`: ERROR_ANSWER, or 0 if it is a mistake. */
-int pool_misuse(enum lookup found, const void *address, const struct block_ref *w, int answer)
+int locate_misuse(enum lookup found, const void *address, const struct block_ref *w, int answer)
 {
     unsigned long long size = w->requested, start = w->start;
     switch (found) {
@@ -114,7 +115,7 @@ int pool_misuse(enum lookup found, const void *address, const struct block_ref *
     }
 }
 
-int pool_find(const void *address, cenote_block *block, int answer)
+int locate_find(const void *address, cenote_block *block, int answer)
 {
     struct block_ref w = {0};
     if (!address || !block)
@@ -122,8 +123,8 @@ int pool_find(const void *address, cenote_block *block, int answer)
                          "nowhere to put the answer: the last argument is NULL");
     if (pool_refuses())
         return pool_process_usable();
-    cenote_pool *pool = pool_lock_of(address, &w);
-    enum lookup found = pool ? pool_locate(pool, (uint64_t)(uintptr_t)address, &w) : FOUND_NOTHING;
+    cenote_pool *pool = locate_lock(address, &w);
+    enum lookup found = pool ? locate_at(pool, (uint64_t)(uintptr_t)address, &w) : FOUND_NOTHING;
     bool live = found == FOUND_LIVE || found == FOUND_INSIDE;
     if (live)
         *block = (cenote_block){.start = (void *)(uintptr_t)w.start, .requested = w.requested, .size = w.size, .pool = pool,
@@ -131,14 +132,14 @@ int pool_find(const void *address, cenote_block *block, int answer)
                                 .stream = w.arena->handle, .used = *w.uses ? use_of(pool, *w.uses)->left : 0};
     if (pool)
         lock_give(&pool->lock);
-    return live ? CENOTE_OK : pool_misuse(found, address, &w, answer);
+    return live ? CENOTE_OK : locate_misuse(found, address, &w, answer);
 }
 
 int(cenote_find)(const void *address, cenote_block *block, size_t size)
 {
     cenote_block found;
     int error = sized_check(size, "cenote_block");
-    if (error || (error = pool_find(address, block ? &found : NULL, ERROR_ANSWER)))
+    if (error || (error = locate_find(address, block ? &found : NULL, ERROR_ANSWER)))
         return error;
     sized_out(block, size, &found, sizeof found);
     return CENOTE_OK;

@@ -15,13 +15,14 @@
 
 #include "base/check.h"
 #include "pool/arenas/last_freed.h"
+#include "pool/life/pool.h"
 
 int look_begin(struct look *look, cenote_pool *pool)
 {
     *look = (struct look){.pool = pool};
     int error = pool_take_lock(pool);
     if (!error)
-        pool_settle(pool);
+        last_freed_settle(pool);
     return error;
 }
 
@@ -29,7 +30,7 @@ void look_begin_held(struct look *look, cenote_pool *pool)
 {
     *look = (struct look){.pool = pool, .is_held = true};
     lock_take(&pool->lock);
-    pool_settle(pool);
+    last_freed_settle(pool);
 }
 
 void look_end(struct look *look)
@@ -50,7 +51,7 @@ bool look_pause(struct look *look)
         return true;
     CHECK(pool->life.open || look->is_held); /* invariant 31 */
     look->is_apart = true;
-    pool_settle(pool);
+    last_freed_settle(pool);
     if (look->after_pause)
         look->after_pause(look);
     return false;

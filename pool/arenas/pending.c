@@ -167,7 +167,7 @@ static CUevent record(cenote_pool *pool, const struct lane *lane)
 
 /*
  * Records an event for each use, where that can be done at once, and puts the uses into their lanes. They belong to us alone until then. A
- * free waits for nothing (rule 15): while a capture is being announced it is as if it were open.
+ * free waits for nothing (rule 12): while a capture is being announced it is as if it were open.
  */
 void pending_record(cenote_pool *pool, uint32_t uses)
 {
@@ -267,7 +267,7 @@ static void release(cenote_pool *pool, uint32_t first)
     struct block_ref w = {.region = region_of(&pool->store.pages, use_of(pool, first)->region)};
     uint64_t at = use_of(pool, first)->at;
     tick freed = use_of(pool, first)->freed;
-    enum lookup found = pool_locate(pool, at, &w);
+    enum lookup found = locate_at(pool, at, &w);
     CHECK(found == FOUND_PENDING);
     (void)found;
     for (uint32_t use = first, next, count = 0; use; use = next) {
@@ -285,7 +285,7 @@ static void release(cenote_pool *pool, uint32_t first)
     set_pending(pool, &w, false);
     *w.uses = 0;
     atomic_fetch_sub(&pool->pending.count, 1);
-    pool_give(pool, &w, freed);
+    place_give(pool, &w, freed);
 }
 
 /* Says that the block is free, with the lock let go: it can be had again only once it was released. LOCKING: as for use_is_done. */
@@ -294,7 +294,7 @@ static void tell_freed(cenote_pool *pool, const struct use *block)
     struct block_ref w = {.region = region_of(&pool->store.pages, block->region)};
     if (!atomic_load_explicit(&pool->watch.fn, memory_order_relaxed))
         return;
-    pool_locate(pool, block->at, &w);
+    locate_at(pool, block->at, &w);
     lock_give(&pool->lock);
     watch_tell(pool, CENOTE_FREED, w.start, w.requested);
     lock_take(&pool->lock);

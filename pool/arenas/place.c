@@ -16,14 +16,14 @@
 #define WHOLE_SMALL 64ull    /* chosen: such a block loses a 64th to the last page, and takes as many calls as it is worth */
 
 /* While a capture is open a complete place is taken wherever it lies: a better one would take driver calls. */
-struct requester pool_requester(const cenote_pool *pool, const struct arena *a)
+struct requester place_requester(const cenote_pool *pool, const struct arena *a)
 {
     bool may_unmap = !device_is_captured(pool->config.device);
     return (struct requester){.arena = a->number, .may_unmap = may_unmap, .anywhere = !may_unmap, .ordered = a->ordered};
 }
 
 /* Room in the pool's books for one more block, so that host memory for those cannot lack later. For a new arena, a plan or a region it still can. */
-bool pool_reserve_books(cenote_pool *pool, uint64_t mark)
+bool place_reserve_books(cenote_pool *pool, uint64_t mark)
 {
     return table_reserve(&pool->store.blocks, 3) && table_reserve(&pool->store.slabs, 1) && index_reserve(&pool->store.by_address, 1) &&
            (!(mark & MARK_LABELS) || rows_reserve(pool, mark));
@@ -53,7 +53,7 @@ static void cover_pages(const cenote_pool *pool, const struct arena *a, struct r
  * Adds what this arena demands to the request: a size class or a rounded size, whether it needs pages of its own, which heap.
  * LOCKING: the pool's lock.
  */
-void pool_shape(const cenote_pool *pool, const struct arena *a, struct request *q)
+void place_shape(const cenote_pool *pool, const struct arena *a, struct request *q)
 {
     q->at_segment_end = provider_guards(pool, a);
     q->exclusive_pages = q->at_segment_end || (a->group && group_of(pool, a->group)->flags & CENOTE_GROUP_WHOLE);
@@ -67,7 +67,7 @@ void pool_shape(const cenote_pool *pool, const struct arena *a, struct request *
 }
 
 /* The block that heap_take took, with its pages in place, becomes what was asked for. LOCKING: the pool's lock. */
-uint64_t pool_commit(cenote_pool *pool, struct arena *a, const struct request *q, uint32_t block)
+uint64_t place_commit(cenote_pool *pool, struct arena *a, const struct request *q, uint32_t block)
 {
     uint64_t at = arena_commit(a, q, block);
     if (q->class == CLASS_NONE)
@@ -86,7 +86,7 @@ static uint64_t take_item_at(cenote_pool *pool, struct arena *a, const struct re
 }
 
 /* A request for an address at which no such block can lie. That is no shortage, whatever the size. */
-int pool_refuse_place(const struct request *q)
+int place_refuse(const struct request *q)
 {
     return error_set(CENOTE_INVALID | ERROR_ANSWER, 0, "%llu bytes at %#llx are not free memory of this stream and group",
                      (unsigned long long)q->bytes, (unsigned long long)q->at);
@@ -97,26 +97,26 @@ int pool_refuse_place(const struct request *q)
  * set, or as long as `slides_left` lasts: the device may be done with those slots by now, so that a thread that polls it gets a better place.
  * LOCKING: the pool's lock.
  */
-enum fit pool_try(cenote_pool *pool, struct arena *a, const struct requester *who, const struct request *q, bool slide, struct place *place,
+enum fit place_try(cenote_pool *pool, struct arena *a, const struct requester *who, const struct request *q, bool slide, struct place *place,
                   uint64_t *at)
 {
     struct request item;
     *at = q->class != CLASS_NONE ? slab_take(&a->slabs, q->class, q->bytes, q->mark) :
-          q->at ? take_item_at(pool, a, q) : pool_reuse_last_freed(pool, a, q);
+          q->at ? take_item_at(pool, a, q) : last_freed_reuse(pool, a, q);
     if (*at && q->at) { /* an item at a given address counts as an item */
         item = *q;
         item.class = class_of(q->bytes);
         q = &item;
     }
     if (!*at) {
-        pool_settle(pool);
+        last_freed_settle(pool);
         enum fit fit = arena_find(a, who, q, region_at(pool, q->at), place);
         if (fit != FIT_NOW)
             return fit;
         if (place->slid && !slide && !a->slides_left)
             return FIT_IN_FLIGHT;
         a->slides_left -= place->slid && !slide;
-        *at = pool_commit(pool, a, q, heap_take(arena_heap(a, region_of(&pool->store.pages, place->region)->heap), place));
+        *at = place_commit(pool, a, q, heap_take(arena_heap(a, region_of(&pool->store.pages, place->region)->heap), place));
     } else {
         a->blocks++;
     }
@@ -129,12 +129,12 @@ enum fit pool_try(cenote_pool *pool, struct arena *a, const struct requester *wh
  * Memory is short: serves the request from pages in place in any heap of the arena, whatever the size of what lies there. The heap of small blocks
  * comes first, because a small block that is left there holds least. LOCKING: the pool's lock.
  */
-bool pool_try_heaps(cenote_pool *pool, struct arena *a, const struct requester *who, const struct request *q, uint64_t *at)
+bool place_try_heaps(cenote_pool *pool, struct arena *a, const struct requester *who, const struct request *q, uint64_t *at)
 {
     struct request anywhere = *q;
     struct place place;
     for (anywhere.heap = arena_heaps(a); anywhere.heap--;)
-        if (pool_try(pool, a, who, &anywhere, true, &place, at) == FIT_NOW)
+        if (place_try(pool, a, who, &anywhere, true, &place, at) == FIT_NOW)
             return true;
     return false;
 }
@@ -143,13 +143,13 @@ bool pool_try_heaps(cenote_pool *pool, struct arena *a, const struct requester *
  * Gives a block that no stream uses any more to its arena: an item at once, a block of its own after it was the last freed one.
  * LOCKING: the pool's lock.
  */
-void pool_give(cenote_pool *pool, const struct block_ref *w, tick freed)
+void place_give(cenote_pool *pool, const struct block_ref *w, tick freed)
 {
     count_inactive(pool, w->requested);
     if (w->slab) {
         arena_give_item(w->arena, w->slab, w->item, freed);
     } else {
-        pool_settle(pool);
+        last_freed_settle(pool);
         arena_note_free(w->arena, freed);
         block_of(&pool->store.blocks, w->block)->state = BLOCK_LAST_FREED;
         pool->store.last_freed_block.number = w->block;

@@ -7,14 +7,14 @@
 
 #include "pool/arenas/locate.h"
 
-struct requester pool_requester(const cenote_pool *pool, const struct arena *a);
-void pool_give(cenote_pool *pool, const struct block_ref *w, tick freed);
-enum fit pool_try(cenote_pool *pool, struct arena *a, const struct requester *who, const struct request *q, bool slide, struct place *place,
+struct requester place_requester(const cenote_pool *pool, const struct arena *a);
+void place_give(cenote_pool *pool, const struct block_ref *w, tick freed);
+enum fit place_try(cenote_pool *pool, struct arena *a, const struct requester *who, const struct request *q, bool slide, struct place *place,
                   uint64_t *at);
-int pool_refuse_place(const struct request *q);
-bool pool_try_heaps(cenote_pool *pool, struct arena *a, const struct requester *who, const struct request *q, uint64_t *at);
-void pool_shape(const cenote_pool *pool, const struct arena *a, struct request *q);
-uint64_t pool_commit(cenote_pool *pool, struct arena *a, const struct request *q, uint32_t block);
-bool pool_reserve_books(cenote_pool *pool, uint64_t mark);
+int place_refuse(const struct request *q);
+bool place_try_heaps(cenote_pool *pool, struct arena *a, const struct requester *who, const struct request *q, uint64_t *at);
+void place_shape(const cenote_pool *pool, const struct arena *a, struct request *q);
+uint64_t place_commit(cenote_pool *pool, struct arena *a, const struct request *q, uint32_t block);
+bool place_reserve_books(cenote_pool *pool, uint64_t mark);
 
 #endif

@@ -16,6 +16,7 @@
 #include "pool/arenas/place.h"
 #include "pool/calls/retire.h"
 #include "pool/clock/peer_uses.h"
+#include "pool/life/pool.h"
 #include "pool/shortage/shortage.h"
 #include "stats/account/count.h"
 #include "stats/account/record.h"
@@ -65,10 +66,10 @@ static struct arena *lock_arena(cenote_pool *pool, uint32_t group, struct reques
         return NULL;
     CUresult lost = pool->life.lost;
     bool is_gone = group && (!group_of(pool, group)->number || group_of(pool, group)->destroyed);
-    bool has_room = !lost && !is_gone && pool_reserve_books(pool, q->mark);
+    bool has_room = !lost && !is_gone && place_reserve_books(pool, q->mark);
     group = group_of_stream(pool, group, key);
     if (has_room && group != CAPTURE_TAKES_NONE)
-        a = stream_device_checked ? stream_arena_new(pool, group, key, stream) : stream_arena(pool, group, key);
+        a = stream_device_checked ? idle_make_arena(pool, group, key, stream) : arenas_find(pool, group, key);
     if (a)
         return a;
     lock_give(&pool->lock);
@@ -95,9 +96,9 @@ static bool waits_for_this(const cenote_pool *pool, uint32_t lane)
 static inline void meet_stream(cenote_pool *pool, uint64_t key, CUstream stream)
 {
     if (__builtin_expect(stream_key_is_captured(key), 0))
-        stream_meet_captured(pool, key, stream);
+        retire_meet_captured(pool, key, stream);
     else if (lanes_have_captured(pool))
-        stream_end_another(pool, key, stream);
+        retire_another(pool, key, stream);
 }
 
 /* Serves the request from pages in place, or leaves it to shortage_serve. LOCKING: none held. */
@@ -120,10 +121,10 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
     q->mark |= pool->steps.bits; /* only now: a step may have ended while the driver was asked */
     bool polls = (pool->pending.count && ++pool->pending.allocs_since_poll >= POLL_EVERY) || waits_for_this(pool, a->lane) ||
                  (lanes_have_captured(pool) && waits_for_this(pool, lane_when_captured(pool, key, stream, NULL)));
-    struct requester who = pool_requester(pool, a);
+    struct requester who = place_requester(pool, a);
     a->captured |= a->is_private && !who.may_unmap;
-    pool_shape(pool, a, q);
-    bool served = pool_try(pool, a, &who, q, false, &place, at) == FIT_NOW;
+    place_shape(pool, a, q);
+    bool served = place_try(pool, a, &who, q, false, &place, at) == FIT_NOW;
     a->slow_path_users += !served;
     pool->life.users += !served;
     lock_give(&pool->lock);
@@ -163,7 +164,7 @@ static int allocate(cenote_pool *pool, uint32_t group, struct request *q, CUstre
         return CENOTE_OK;
     }
     if (q->bytes > BYTES_MAX)
-        return q->at ? pool_refuse_place(q) : refuse_size(pool, q->bytes);
+        return q->at ? place_refuse(q) : refuse_size(pool, q->bytes);
     q->mark = label_now();
     if (__builtin_expect(pool->config.options.sites, 0))
         q->mark |= site_mark(caller, pool->config.options.sites);
@@ -215,7 +216,7 @@ static void share_end(cenote_pool *pool, uint64_t block)
 }
 
 /* The block is not live any more. Its uses, for pending_record; 0: it has none, and is free. LOCKING: the pool's lock. */
-uint32_t pool_end_block(cenote_pool *pool, const struct block_ref *w)
+uint32_t alloc_end_block(cenote_pool *pool, const struct block_ref *w)
 {
     count_free(pool, w);
     record_given(pool, w);
@@ -226,7 +227,7 @@ uint32_t pool_end_block(cenote_pool *pool, const struct block_ref *w)
         share_end(pool, w->start);
     uint32_t uses = *w->uses ? pending_detach(pool, w, freed) : 0;
     if (!uses)
-        pool_give(pool, w, freed);
+        place_give(pool, w, freed);
     return uses;
 }
 
@@ -239,17 +240,17 @@ static int free_block(void *address, bool sized, size_t bytes)
         return CENOTE_OK;
     if (pool_refuses()) /* at exit a free is bookkeeping and goes on */
         return pool_process_usable();
-    cenote_pool *pool = pool_lock_of(address, &w);
-    enum lookup found = pool ? pool_locate(pool, (uint64_t)(uintptr_t)address, &w) : FOUND_NOTHING;
+    cenote_pool *pool = locate_lock(address, &w);
+    enum lookup found = pool ? locate_at(pool, (uint64_t)(uintptr_t)address, &w) : FOUND_NOTHING;
     if (found != FOUND_LIVE || (sized && w.requested != bytes)) {
         if (pool)
             lock_give(&pool->lock);
         if (found != FOUND_LIVE)
-            return pool_misuse(found, address, &w, 0);
+            return locate_misuse(found, address, &w, 0);
         return error_set(CENOTE_WRONG_SIZE, 0, "the block at %p was asked for with %llu bytes, not %zu: give that size, or call cenote_free", address,
                          (unsigned long long)w.requested, bytes);
     }
-    uint32_t uses = pool_end_block(pool, &w);
+    uint32_t uses = alloc_end_block(pool, &w);
     lock_give(&pool->lock);
     if (uses)
         pending_record(pool, uses);
@@ -303,15 +304,15 @@ static int use_block(void *block, int device, CUstream stream, uint64_t *key)
         return CENOTE_OK;
     if (pool_refuses())
         return pool_process_usable();
-    cenote_pool *pool = pool_lock_of(block, &w);
+    cenote_pool *pool = locate_lock(block, &w);
     if (!pool)
-        return pool_misuse(FOUND_NOTHING, block, &w, 0);
+        return locate_misuse(FOUND_NOTHING, block, &w, 0);
     lock_give(&pool->lock); /* the driver may have to be asked for the key */
     int error = pool_usable(pool);
     if (error || (error = find_stream(pool, device, stream, key, &other)))
         return error;
-    cenote_pool *still = pool_lock_of(block, &w);
-    enum lookup found = still == pool ? pool_locate(pool, (uint64_t)(uintptr_t)block, &w) : FOUND_NOTHING;
+    cenote_pool *still = locate_lock(block, &w);
+    enum lookup found = still == pool ? locate_at(pool, (uint64_t)(uintptr_t)block, &w) : FOUND_NOTHING;
     bool noted = found == FOUND_LIVE && pending_note_use(pool, &w, stream, *key, other);
     uint32_t lanes[2] = {noted ? lane_find(pool, *key, other) : 0, noted ? lane_when_captured(pool, *key, stream, other) : 0};
     bool owed = !other && (waits_for_this(pool, lanes[0]) || waits_for_this(pool, lanes[1])), owed_there[2];
@@ -332,7 +333,7 @@ static int use_block(void *block, int device, CUstream stream, uint64_t *key)
         pending_poll_some(pool);
         lanes_call_ends(outer);
     }
-    return found != FOUND_LIVE ? pool_misuse(found, block, &w, 0) : noted ? CENOTE_OK : no_books();
+    return found != FOUND_LIVE ? locate_misuse(found, block, &w, 0) : noted ? CENOTE_OK : no_books();
 }
 
 int cenote_use(void *block, cenote_stream stream)

@@ -4,6 +4,6 @@
 
 #include "pool/arenas/locate.h"
 
-uint32_t pool_end_block(cenote_pool *pool, const struct block_ref *w);
+uint32_t alloc_end_block(cenote_pool *pool, const struct block_ref *w);
 
 #endif

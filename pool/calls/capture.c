@@ -24,6 +24,7 @@
 #include "pool/arenas/look.h"
 #include "pool/clock/events.h"
 #include "pool/clock/lane_events.h"
+#include "pool/life/pool.h"
 #include "pool/life/turn.h"
 #include "pool/mapping/peer_access.h"
 
@@ -214,7 +215,7 @@ static void end_group(struct look *look, cenote_group *group)
             next = group->first_arena;
     }
     if (--group->arenas == 0)
-        group_forget(pool, group);
+        idle_forget_group(pool, group);
 }
 
 /* What the device is done with by now may serve the capture; while it is open no thread can ask any more. */
@@ -401,7 +402,7 @@ static int change_pins(void *address, size_t bytes, int by)
     struct block_ref w = {0};
     if (pool_refuses())
         return pool_process_usable();
-    cenote_pool *pool = pool_lock_of(address, &w);
+    cenote_pool *pool = locate_lock(address, &w);
     struct region *r = w.region;
     if (!pool || !bytes || at + bytes < at || at + bytes > region_end(r)) {
         if (pool)

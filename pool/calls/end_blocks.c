@@ -15,9 +15,9 @@
 static void end_block(cenote_pool *pool, struct region *r, uint64_t at)
 {
     struct block_ref w = {.region = r};
-    if (!r || at < r->base || at >= region_end(r) || pool_locate(pool, at, &w) != FOUND_LIVE)
+    if (!r || at < r->base || at >= region_end(r) || locate_at(pool, at, &w) != FOUND_LIVE)
         return;
-    uint32_t uses = pool_end_block(pool, &w);
+    uint32_t uses = alloc_end_block(pool, &w);
     if (!uses)
         return;
     lock_give(&pool->lock);
@@ -48,7 +48,7 @@ static void end_pins(cenote_pool *pool, struct region *r, struct look *look)
  * The context has ended. Blocks and pins are over, as if the program had ended them, and no more are handed out. LOCKING: none; the pool is
  * `ending`.
  */
-void pool_end_blocks(cenote_pool *pool)
+void end_blocks(cenote_pool *pool)
 {
     struct look look;
     reset_is_seen(pool, pool->config.generation);

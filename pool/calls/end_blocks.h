@@ -7,6 +7,6 @@
 
 #include "pool/pool.h"
 
-void pool_end_blocks(cenote_pool *pool);
+void end_blocks(cenote_pool *pool);
 
 #endif

@@ -14,6 +14,7 @@
 #include "pool/arenas/idle.h"
 #include "pool/clock/lane_events.h"
 #include "pool/clock/peer_uses.h"
+#include "pool/life/pool.h"
 
 #define RETIRED_AT_A_TIME 32    /* arenas of one stream, between two looks whether another thread wants the lock */
 
@@ -165,7 +166,7 @@ static void forget_arenas(cenote_pool *pool, const struct lane *lane)
 {
     uint32_t first;
     while ((first = lane->first_arena) && arena_of(pool, first)->is_known)
-        stream_forget(pool, arena_of(pool, first));
+        arenas_forget(pool, arena_of(pool, first));
 }
 
 /*
@@ -184,7 +185,7 @@ static void forget_the_order(cenote_pool *pool, struct lane *lane, uint64_t capt
  * A call names a captured stream, which cannot be asked for its id. Where captures are not announced, the lane that it has or gets remembers the
  * capture, and how old the stream is at least (device_newest_stream). LOCKING: none, not inside.
  */
-void stream_meet_captured(cenote_pool *pool, uint64_t key, CUstream stream)
+void retire_meet_captured(cenote_pool *pool, uint64_t key, CUstream stream)
 {
     uint64_t capture = 0;
     bool known = touch_captures_are_announced() || stream_is_alive(pool, stream, key); /* as one that was declared immortal in a capture */
@@ -204,7 +205,7 @@ void stream_meet_captured(cenote_pool *pool, uint64_t key, CUstream stream)
  * The handle is that of a younger stream: what had it in captures has ended without a word. What that freed and used waits as what others leave that
  * end so; this stream is not taken for it.
  */
-void stream_end_another(cenote_pool *pool, uint64_t key, CUstream stream)
+void retire_another(cenote_pool *pool, uint64_t key, CUstream stream)
 {
     uint32_t lane = 0;
     if (!stream_key_is_id(key) || hold_lane(pool, stream_key_while_captured(stream), &lane) || !lane)

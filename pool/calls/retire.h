@@ -4,7 +4,7 @@
 
 #include "pool/pool.h"
 
-void stream_meet_captured(cenote_pool *pool, uint64_t key, CUstream stream);
-void stream_end_another(cenote_pool *pool, uint64_t key, CUstream stream);
+void retire_meet_captured(cenote_pool *pool, uint64_t key, CUstream stream);
+void retire_another(cenote_pool *pool, uint64_t key, CUstream stream);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * synced.c: the program has waited for a whole context, and says so (rule 21).
+ * synced.c: the program has waited for a whole context, and says so (rule 5).
  *
  * With announced:0 cenote waits for the streams that it knows to live. What a stream freed or used after its last event, and that ended without a
  * word, is covered by nothing that cenote may ask the driver: each question about a whole context invalidates the captures of that context. The
@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "pool/clock/peer_fences.h"
 #include "pool/clock/peer_uses.h"
+#include "pool/life/pool.h"
 #include "pool/life/turn.h"
 
 /*
@@ -75,7 +76,7 @@ static int find_synced(cenote_pool *pool, struct device **synced)
     return CENOTE_OK;
 }
 
-/* Granted devices are asked where captures are announced (rule 19): a fence covers what this one would not. LOCKING: the turn. */
+/* Granted devices are asked where captures are announced (rule 14): a fence covers what this one would not. LOCKING: the turn. */
 static bool is_enough(const cenote_pool *pool)
 {
     return !pool->access.granted || !touch_captures_are_announced();

@@ -13,7 +13,7 @@
  *
  *     * a capture is open, or captures are not announced: there is no event over the context (rule 5);
  *     * the arena is of a private group: its graphs may be replayed on any stream (rule 4);
- *     * pages were granted to other devices: the fence does not cover their work (rule 19);
+ *     * pages were granted to other devices: the fence does not cover their work (rule 14);
  *     * with order:0, because the program uses blocks on streams that are not ordered behind their own;
  *     * with aliases:off, because a page has to leave its old slot first;
  *     * the stream has no handle: it is the default stream of a green context.

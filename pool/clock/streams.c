@@ -26,6 +26,7 @@
 
 #include "base/check.h"
 #include "base/thread.h"
+#include "pool/life/pool.h"
 #include "pool/life/pools.h"
 
 #define KIND_SHIFT  STREAM_KIND_SHIFT

@@ -5,6 +5,7 @@
 #define CENOTE_POOL_CORE_ARENA_H
 
 #include "pool/core/heap.h"
+#include "pool/core/request.h"
 #include "pool/core/row.h"
 #include "pool/core/slab.h"
 
@@ -12,25 +13,10 @@
 #define STREAM_DONE_BYTES ((ARENAS_MAX + 1) * sizeof(tick)) /* by number of an arena, see fence.h: numbers begin with 1 */
 #define BYTES_MAX ((1ull << 48) - 1)   /* no device has more; keeps sums from overflowing, and fits a record (stats/account/record.h) */
 
-struct request {
-    uint64_t bytes;                 /* asked for */
-    uint64_t size;                  /* of the heap block that serves it: rounded up, or a whole slab */
-    uint64_t alignment;
-    uint64_t at;                    /* where it has to be, 0: anywhere */
-    uint64_t mark;                  /* see label.h */
-    uint32_t class;                 /* of the slab, CLASS_NONE: a block of its own */
-    uint32_t heap;                  /* which of the arena's heaps serves it: 0, or HEAP_OF_SMALL */
-    bool     exclusive_pages;       /* shares no page and no segment with another block */
-    bool     alone;                 /* the same where memory is segments: it has one to itself */
-    bool     at_segment_end;        /* ends where its segment ends, in which no block has been before: provider guard */
-};
-
 /* Arenas by number, first come first, see idle.c. */
 struct idle_queue {
     uint32_t first, last;
 };
-
-#define HEAP_OF_SMALL 1u
 
 struct arena {                      /* guarded by the pool's lock */
     struct heap  heap;              /* number 0: blocks of any size */
@@ -73,9 +59,6 @@ static inline uint32_t arena_heaps(const struct arena *a) { return a->small ? 2 
 bool     arena_has_regions(const struct arena *a);
 uint64_t arena_addresses(const struct arena *a);
 
-void     request_make(struct request *q, bool slabs);
-void     request_choose_heap(struct request *q, uint32_t small_shift);
-void     request_cover_pages(struct request *q, uint64_t page);
 enum fit arena_find(struct arena *a, const struct requester *who, const struct request *q, const struct region *r, struct place *place);
 uint64_t arena_commit(struct arena *a, const struct request *q, uint32_t block);
 void     arena_abandon(struct arena *a, uint32_t block);

@@ -17,7 +17,7 @@
  * program, or that was over the whole context.
  *
  * This is not a way to wait (wait.c waits) and it calls no driver: a thread that records or queries does so without the pool's lock and
- * tells us the result. That keeps rule 11 of docs/design.md visible in the signatures.
+ * tells us the result. That keeps rule 9 of docs/design.md visible in the signatures.
  *
  *     fences_begin            fences_end                           fences_step, of the last event
  *   -------------> recording -----------> due ---------------------------------------------------> done

@@ -113,7 +113,7 @@ static void leave_to_growth(struct picker *k, uint32_t missing, uint64_t news)
 static void lift_page(struct fill *f, struct pages *s, const struct requester *who, struct fill_entry *e)
 {
     struct page *p = page_of(s, e->page);
-    tick behind = pages_behind(s, who, e->page);
+    tick behind = pick_behind(s, who, e->page);
     f->behind = f->behind < behind ? behind : f->behind;
     e->handle = p->handle;
     f->harvests += p->maps != 0 && !e->stays;
@@ -138,7 +138,7 @@ static uint32_t next_pick(struct fill *f, const struct pages *s, uint32_t grade)
     const struct picker *k = &f->pickers[grade];
     while (f->picked[grade] < k->count) {
         uint32_t page = k->picks[f->picked[grade]++].page;
-        if (!f->is_held || pages_may_be_taken(s, k, page))
+        if (!f->is_held || pick_may_take(s, k, page))
             return page;
         count_new(f, s, grade, 1);
     }
@@ -166,7 +166,7 @@ bool fill_lift(struct fill *f, struct pages *s, const struct requester *who, uin
 
 /*
  * Begins to pick pages of one grade for the slots that lack them, unless as many can be created. Of grades the larger come first. Then come
- * pages_pick_some and pages_pick_sort, and then fill_picked. LOCKING: the pool's lock and the turn.
+ * pick_some and pick_sort, and then fill_picked. LOCKING: the pool's lock and the turn.
  */
 void fill_pick(struct fill *f, struct pages *s, const struct requester *who, uint32_t grade)
 {
@@ -203,7 +203,7 @@ enum plan fill_plan(struct fill *f, struct pages *s, const struct requester *who
     for (uint32_t grade = GRADES; grade-- > 0;) {
         fill_pick(f, s, who, grade);
         if (f->lack[grade])
-            pages_pick(s, &f->pickers[grade]);
+            pick_pages(s, &f->pickers[grade]);
         fill_picked(f, s, grade);
     }
     if (f->create_bytes > allowance)

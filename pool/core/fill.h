@@ -4,7 +4,7 @@
 #ifndef CENOTE_POOL_CORE_FILL_H
 #define CENOTE_POOL_CORE_FILL_H
 
-#include "pool/core/pages.h"
+#include "pool/core/pick.h"
 
 struct fill_entry {
     uint32_t slot;

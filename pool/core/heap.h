@@ -51,7 +51,7 @@ struct place {
 enum fit {
     FIT_NOW,                    /* no page is missing, and the stream has to wait for none */
     FIT_WITH_PAGES,             /* fill.c can make it usable */
-    FIT_IN_FLIGHT,              /* ranges are large enough, but none can be used now; of pool_try also: the place has slid, poll first */
+    FIT_IN_FLIGHT,              /* ranges are large enough, but none can be used now; of place_try also: the place has slid, poll first */
     FIT_NOT                     /* the heap needs another region */
 };
 

@@ -15,7 +15,7 @@
  * their slot, which are written by the word, and the slot's tick say it all. `owner` and `freed` of struct page hold for the others only.
  *
  * A slot can be used by an arena if its page is free and was last used by that arena (stream order is enough) or is complete, or the arena's
- * stream waits for that use on the device (rule 20); and if the same range does not already use that page at another slot. What lacks a page can
+ * stream waits for that use on the device (rule 1); and if the same range does not already use that page at another slot. What lacks a page can
  * be filled by fill.c, unless the slot is still in flight: it cannot be unmapped before its last use is done (rule 3).
  *
  * LOCKING: every function here expects the pool's lock.

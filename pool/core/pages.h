@@ -115,39 +115,15 @@ void     pages_stay(struct pages *s, uint32_t page);
 bool     pages_add_region(struct pages *s, struct region *r);
 void     pages_remove_region(struct pages *s, struct region *r);
 
-/* The free pages, longest free first. */
-struct pick {
-    tick     freed;
-    uint32_t page;
-};
-
-struct picker {
-    const struct requester *who;    /* pages this arena may map elsewhere; NULL: pages that may go back to the driver */
-    tick     latest;            /* freed no later than this; with `who`, 0: only spares and pages never used */
-    uint32_t only_shift;        /* log2 of their size; 0: any */
-    uint32_t skip_shift;        /* none of this size */
-    bool     segments;          /* immovable ones instead of movable ones */
-    bool     skip_sources;      /* none that functions of the program have to take back (cenote_source) */
-    uint32_t only_arena;        /* of regions of this arena alone; 0: of all */
-    uint32_t most;
-    uint32_t count;
-    struct pick *picks;         /* room for `most` */
-
-    /* --- how far pages_pick_some has come */
-    bool     begun;
-    bool     some;              /* a page of the region may be free, or there was a pause in it */
-    uint32_t region, word;      /* region 0: spares are next */
-    uint32_t spare;
-};
-
 void pages_unlist(struct pages *s, struct region *r);
-tick pages_behind(const struct pages *s, const struct requester *who, uint32_t page);
-void pages_pick(struct pages *s, struct picker *picker);
-bool pages_pick_some(struct pages *s, struct picker *picker, uint32_t most);
-void pages_pick_sort(struct picker *picker);
-bool pages_may_be_taken(const struct pages *s, const struct picker *picker, uint32_t page);
 
-/* Sums for the statistics. */
+/* Pages that may be free, by the word. */
+static inline uint64_t pages_maybe_free(const struct region *r, uint32_t word)
+{
+    return r->home[word] & ~(r->sole[word] & r->busy[word]);
+}
+
+/* --- pages_check.c: sums for the statistics, and what must hold */
 struct pages_sums {
     uint64_t owned, free, aliased, frozen;  /* pages */
     uint64_t harvestable, in_flight;        /* bytes of free pages: complete; in flight */

@@ -25,13 +25,6 @@ struct callback {
 };
 extern _Atomic(uint32_t) pool_strict_callbacks; /* watch functions and clocks that run, on all threads: mostly none */
 
-int pool_process_usable(void);                           /* CENOTE_OK, FORKED, EXITING, or INVALID: a callback that must not call */
-int pool_usable(const cenote_pool *pool);                /* CENOTE_OK, or why no call can be served */
-int pool_answers(const cenote_pool *pool);               /* CENOTE_OK, or why no question of the books is answered */
-int pool_take_lock(cenote_pool *pool);                   /* CENOTE_OK, with the pool's lock; or the same, without it */
-int pool_driver_error(cenote_pool *pool, CUresult result, const char *call);
-int pool_driver_error_of_any(cenote_pool *pool, CUresult result, const char *call);
-uint64_t pool_now(const cenote_pool *pool);
 void callback_begin(struct callback *c, const cenote_pool *pool, const void *of);
 void callback_end(void);
 bool callback_runs(const void *of);                       /* on this thread */

@@ -7,6 +7,8 @@
  */
 #include "pool/life/pools.h"
 
+#include "pool/life/pool.h"
+
 #include <string.h>
 
 #define KEPT_BYTES (offsetof(cenote_pool, groups.table) + sizeof(struct table)) /* of a structure, when a new pool takes it over */

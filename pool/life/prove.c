@@ -22,7 +22,7 @@ static int do_without_pages(cenote_pool *pool)
     return CENOTE_OK;
 }
 
-/* Before the pool calls the driver for the first time: do pages work, and of which kind (rule 17)? LOCKING: the turn. */
+/* Before the pool calls the driver for the first time: do pages work, and of which kind (rule 13)? LOCKING: the turn. */
 int prove_pages(cenote_pool *pool)
 {
     struct device *d = pool->config.device;

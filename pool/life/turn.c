@@ -11,6 +11,7 @@
 #include "pool/life/turn.h"
 
 #include "base/check.h"
+#include "pool/life/pool.h"
 #include "pool/life/prove.h"
 
 /* The turn without the gate, given back with lock_give. An error: the pool has ended, maybe while this thread waited. LOCKING: no lock above it. */

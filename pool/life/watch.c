@@ -15,6 +15,7 @@
 #include "pool/life/watch.h"
 
 #include "base/check.h"
+#include "pool/life/pool.h"
 #include "pool/life/turn.h"
 
 void watch_tell(cenote_pool *pool, enum cenote_change change, uint64_t at, uint64_t bytes)

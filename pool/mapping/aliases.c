@@ -3,7 +3,7 @@
  *
  * A page that moved stays mapped at its old places (aliases), so that those work again without a call. Drivers have a ceiling: on an H100 about
  * 520,000 mappings of a context, and 5,637 of one handle. Beyond it cuMemSetAccess is out of memory, with memory free. The option `mappings` keeps
- * the device below; if the driver answers so all the same, half of these mappings go, and the attempt is made again (rule 18).
+ * the device below; if the driver answers so all the same, half of these mappings go, and the attempt is made again (rule 13).
  *
  * It gives back neither pages nor addresses: trim.c and recycle.c do. A free page that loses its last mapping is a spare, which the next fill takes
  * first.

@@ -8,6 +8,7 @@
  */
 #include "pool/mapping/grow.h"
 
+#include "pool/life/pool.h"
 #include "pool/life/turn.h"
 #include "pool/life/watch.h"
 #include "pool/mapping/recycle.h"
@@ -153,7 +154,7 @@ static bool publish_segment(cenote_pool *pool, struct arena *a, uint64_t base, u
     struct region *r = open_region(base, bytes, SEGMENT_SHIFT);
     if (!r)
         return false;
-    r->foreign = source_of(pool, a) != NULL;
+    r->foreign = provider_source(pool, a) != NULL;
     lock_take(&pool->lock);
     bool published = table_reserve(&pool->store.pages.table, 1) && publish_region(pool, a, 0, r);
     if (published) {
@@ -181,9 +182,10 @@ static int refuse_ours(uint64_t at)
 
 static int refuse_alignment(const cenote_pool *pool, const struct arena *a, uint64_t at, uint64_t alignment)
 {
-    return error_set(CENOTE_INVALID, 0, "%s gave memory at %#llx, which is not aligned to %llu%s", source_of(pool, a) ? "the source of the group" :
-                     "the driver", (unsigned long long)at, (unsigned long long)alignment, alignment > BLOCK_BYTES ?
-                     ": a block that has memory of its own begins where that does" : "");
+    return error_set(CENOTE_INVALID, 0, "%s gave memory at %#llx, which is not aligned to %llu%s",
+                     provider_source(pool, a) ? "the source of the group" : "the driver", (unsigned long long)at,
+                     (unsigned long long)alignment,
+                     alignment > BLOCK_BYTES ? ": a block that has memory of its own begins where that does" : "");
 }
 
 /* Takes a segment of that size, from the provider or the source of the arena, within the limit. *driver as for grow_segment. */
@@ -192,7 +194,7 @@ static int try_segment(cenote_pool *pool, struct arena *a, const struct request 
     uint64_t alignment = q->alone ? q->alignment : BLOCK_BYTES;
     CUdeviceptr at = 0;
     lock_take(&pool->lock);
-    bool room = limits_allowance(pool) >= bytes;
+    bool room = provider_allowance(pool) >= bytes;
     uint64_t promised = room ? bytes : 0; /* the thread may give the turn back, and others ask for the same allowance */
     pool->limits.promised += promised;
     lock_give(&pool->lock);
@@ -200,7 +202,7 @@ static int try_segment(cenote_pool *pool, struct arena *a, const struct request 
     lock_take(&pool->lock);
     pool->limits.promised -= promised;
     lock_give(&pool->lock);
-    bool is_ours = !*driver && source_of(pool, a) && !reset_addresses_are_free(at, bytes); /* an address names one block */
+    bool is_ours = !*driver && provider_source(pool, a) && !reset_addresses_are_free(at, bytes); /* an address names one block */
     bool usable = !*driver && !is_ours && !(at % alignment);
     if (usable)
         watch_tell(pool, CENOTE_MAPPED, at, bytes);
@@ -209,7 +211,7 @@ static int try_segment(cenote_pool *pool, struct arena *a, const struct request 
     if (usable)
         watch_tell(pool, CENOTE_UNMAPPING, at, bytes);
     if (!*driver) {
-        provider_give_segment(pool, a, source_of(pool, a), at, bytes);
+        provider_give_segment(pool, a, provider_source(pool, a), at, bytes);
         return is_ours ? refuse_ours(at) : at % alignment ? refuse_alignment(pool, a, at, alignment) : no_memory();
     }
     return *driver == CUDA_ERROR_OUT_OF_MEMORY ? CENOTE_OUT_OF_MEMORY : pool_driver_error(pool, *driver, "taking a segment");
@@ -230,7 +232,7 @@ static int grow_segment(cenote_pool *pool, struct arena *a, const struct request
 int grow_arena(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver)
 {
     *driver = CUDA_SUCCESS;
-    const cenote_source *source = source_of(pool, a);
+    const cenote_source *source = provider_source(pool, a);
     if (source && callback_runs(source))
         return error_set(CENOTE_INVALID, 0, "the take function of group \"%s\" allocates from its own group: have it take from elsewhere",
                          group_of(pool, a->group)->name);

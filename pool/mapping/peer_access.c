@@ -16,6 +16,7 @@
 
 #include "base/check.h"
 #include "pool/clock/peer_fences.h"
+#include "pool/life/pool.h"
 #include "pool/life/pools.h"
 #include "pool/life/turn.h"
 #include "pool/provider/async.h"

@@ -1,7 +1,7 @@
 /*
  * recycle.c: regions in which no block lies give their addresses back, and the pool keeps their pages.
  *
- * An arena whose ranges are in flight takes further addresses and maps its pages there, too (rule 16). What it leaves behind are aliases, and
+ * An arena whose ranges are in flight takes further addresses and maps its pages there, too (rule 12). What it leaves behind are aliases, and
  * free pages that nothing needs at their old place. Before a pool takes more addresses than its bound, and where the device has none left,
  * the mappings of a region go, the one first that was used longest ago. It gives no memory back to the driver, as trim.c does: pages that end
  * up mapped nowhere are spares, which the next fill takes first.

@@ -122,7 +122,8 @@ static uint64_t release_segment(cenote_pool *pool, uint32_t page)
     struct region *r = region_of(&pool->store.pages, p->home.region);
     struct heap *heap = arena_heap(arena_of(pool, r->arena), r->heap);
     uint64_t bytes = p->bytes;
-    r->is_sourced = source_of(pool, arena_of(pool, r->arena)) != NULL; /* another group may take the arena over soon, which has no region then */
+    /* Another group may take the arena over soon, which has no region then. */
+    r->is_sourced = provider_source(pool, arena_of(pool, r->arena)) != NULL;
     heap_remove_region(heap, r);
     atomic_store(&r->pool, NULL);
     lock_give(&pool->lock);
@@ -166,17 +167,17 @@ static uint32_t pick_leavers(cenote_pool *pool, const struct leave *leave, bool 
     struct picker picker = {.latest = leave->latest, .segments = segments, .skip_sources = leave->skip_sources, .only_arena = leave->only_arena,
                             .skip_shift = leave->skip_shift, .most = most, .picks = picks};
     lock_take(&pool->lock);
-    pool_settle(pool);
-    while (pages_pick_some(s, &picker, lock_portion(PAGES_AT_ONCE)))
+    last_freed_settle(pool);
+    while (pick_some(s, &picker, lock_portion(PAGES_AT_ONCE)))
         lock_pass(&pool->lock);
     lock_give(&pool->lock);
-    pages_pick_sort(&picker);
+    pick_sort(&picker);
     lock_take(&pool->lock);
     uint32_t count = 0;
     uint64_t left = s->reserved;
     *taken = false;
     for (uint32_t i = 0; i < picker.count && left > leave->keep; i++) {
-        bool may_go = pages_may_be_taken(s, &picker, picks[i].page);
+        bool may_go = pick_may_take(s, &picker, picks[i].page);
         *taken |= !may_go;
         if (may_go) {
             left -= page_of(s, picks[i].page)->bytes;
@@ -329,7 +330,7 @@ void trim_orphans(cenote_pool *pool)
     for (int looks = 0; looks < ORPHANS; looks++) {
         uint32_t page = 0;
         lock_take(&pool->lock);
-        pool_settle(pool);
+        last_freed_settle(pool);
         struct arena *a = pool_is_capturing(pool) ? NULL : idle_take_orphan(pool);
         if (a && !(page = leave_segment(pool, a)) && !arena_has_regions(a))
             idle_forget(pool, a);

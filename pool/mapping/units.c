@@ -103,7 +103,7 @@ static void set_idle(struct pass *p, uint32_t unit)
 static uint32_t count_free(struct pages *s, const struct requester *who, uint32_t grade, uint32_t most)
 {
     struct picker k = {.who = who, .only_shift = s->shifts[grade], .latest = s->fences.now, .most = most};
-    pages_pick(s, &k);
+    pick_pages(s, &k);
     return k.count;
 }
 

@@ -98,7 +98,7 @@ static void *look_after_pools(void *unused)
 
 /* ------------------------------------------------------------------------------------------------------------------ its beginning and end */
 
-/* No driver call from here on (rule 12). It is not waited for for ever: what it does may hang, and may be what exits. */
+/* No driver call from here on (rule 10). It is not waited for for ever: what it does may hang, and may be what exits. */
 static void process_exits(void)
 {
     if (driver_is_forked())

@@ -19,6 +19,7 @@
  */
 #include "base/check.h"
 #include "driver/nvml.h"
+#include "pool/life/pool.h"
 #include "stats/account/count.h"
 
 #define GRACE_NS     100000000u     /* chosen, as for harvesting: no user notices it at program start */

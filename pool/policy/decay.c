@@ -17,6 +17,7 @@
  */
 #include "base/check.h"
 #include "pool/clock/events.h"
+#include "pool/life/pool.h"
 #include "pool/life/turn.h"
 #include "pool/mapping/trim.h"
 #include "stats/account/count.h"

@@ -5,6 +5,7 @@
  */
 #include "pool/arenas/look.h"
 #include "pool/clock/events.h"
+#include "pool/life/pool.h"
 #include "pool/life/turn.h"
 #include "pool/mapping/trim.h"
 #include "pool/shortage/wait.h"

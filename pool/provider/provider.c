@@ -21,29 +21,29 @@
 #include "pool/provider/async.h"
 
 /* The program's own, if the group of the arena has one. NULL: the memory comes from the pool's provider. */
-const cenote_source *source_of(const cenote_pool *pool, const struct arena *a)
+const cenote_source *provider_source(const cenote_pool *pool, const struct arena *a)
 {
     return a->group && group_of(pool, a->group)->has_source ? &group_of(pool, a->group)->source : NULL;
 }
 
 bool provider_moves_pages(const cenote_pool *pool, const struct arena *a)
 {
-    return pool->config.provider == CENOTE_VMM && !a->is_plain && !source_of(pool, a);
+    return pool->config.provider == CENOTE_VMM && !a->is_plain && !provider_source(pool, a);
 }
 
 /* Its memory is segments of cuMemAlloc, or will be. */
 bool provider_is_plain(const cenote_pool *pool, const struct arena *a)
 {
-    return (pool->config.provider == CENOTE_PLAIN || a->is_plain) && !source_of(pool, a);
+    return (pool->config.provider == CENOTE_PLAIN || a->is_plain) && !provider_source(pool, a);
 }
 
 bool provider_guards(const cenote_pool *pool, const struct arena *a)
 {
-    return pool->config.provider == CENOTE_GUARD && !source_of(pool, a);
+    return pool->config.provider == CENOTE_GUARD && !provider_source(pool, a);
 }
 
 /* Bytes of physical memory the limit still allows. LOCKING: the pool's lock. */
-uint64_t limits_allowance(const cenote_pool *pool)
+uint64_t provider_allowance(const cenote_pool *pool)
 {
     uint64_t held = pool->store.pages.reserved + pool->limits.promised;
     if (!pool->limits.bytes)
@@ -65,7 +65,7 @@ void provider_close_region(struct region *r)
 /* LOCKING: the turn, let go of while a function of the program runs. */
 CUresult provider_take(cenote_pool *pool, struct arena *a, uint64_t bytes, CUdeviceptr *at)
 {
-    const cenote_source *source = source_of(pool, a);
+    const cenote_source *source = provider_source(pool, a);
     if (source) {
         struct callback c;
         turn_leave(pool);
@@ -90,7 +90,7 @@ bool provider_give_segment(cenote_pool *pool, struct arena *a, bool is_sourced, 
         return guard_give(pool, at, bytes);
     if (!is_sourced) /* a reset has taken it already, and the address may be another's */
         return pool_is_over(pool) || pool->config.device->driver->cuMemFree(at) == CUDA_SUCCESS;
-    const cenote_source source = *source_of(pool, a); /* without the turn arena and group may be forgotten */
+    const cenote_source source = *provider_source(pool, a); /* without the turn arena and group may be forgotten */
     lock_take(&pool->lock);
     CUstream handle = a->handle; /* another stream may take the arena over */
     lock_give(&pool->lock);

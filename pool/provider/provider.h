@@ -11,8 +11,8 @@ CUresult provider_take(cenote_pool *pool, struct arena *a, uint64_t bytes, CUdev
 void provider_close(cenote_pool *pool);
 bool provider_give_back(cenote_pool *pool, struct region *r);
 bool provider_give_segment(cenote_pool *pool, struct arena *a, bool is_sourced, uint64_t at, uint64_t bytes);
-const cenote_source *source_of(const cenote_pool *pool, const struct arena *a);
+const cenote_source *provider_source(const cenote_pool *pool, const struct arena *a);
 void provider_close_region(struct region *r);
-uint64_t limits_allowance(const cenote_pool *pool);
+uint64_t provider_allowance(const cenote_pool *pool);
 
 #endif

@@ -11,6 +11,8 @@
  */
 #include "pool/shortage/ask.h"
 
+#include "pool/life/pool.h"
+
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>

@@ -17,6 +17,7 @@
 
 #include "pool/arenas/place.h"
 #include "pool/clock/order.h"
+#include "pool/life/pool.h"
 #include "pool/life/prove.h"
 #include "pool/life/watch.h"
 #include "pool/mapping/aliases.h"
@@ -86,7 +87,7 @@ static CUresult run_fill(struct climb *c)
     return result;
 }
 
-/* The driver had the pages and would not map them: it has too many mappings (rule 18). LOCKING: the pool's lock, but not between. */
+/* The driver had the pages and would not map them: it has too many mappings (rule 13). LOCKING: the pool's lock, but not between. */
 static bool has_dropped_aliases(struct climb *c)
 {
     if (c->no_mapping != CUDA_ERROR_OUT_OF_MEMORY)
@@ -198,11 +199,11 @@ static enum attempt fill_place(struct climb *c, const struct place *place)
     }
     pool->account.stats.pages_harvested += pool->remap.fill.harvests;
     pool->account.stats.pages_unmapped += pool->remap.fill.unmaps + pool->remap.fill.leaves;
-    if (!pool_reserve_books(pool, c->request->mark)) { /* other threads had the lock meanwhile, and may have taken what was reserved before */
+    if (!place_reserve_books(pool, c->request->mark)) { /* other threads had the lock meanwhile, and may have taken what was reserved before */
         arena_abandon(c->arena, block);
         return fail(c, no_books());
     }
-    c->at = pool_commit(pool, c->arena, c->request, block);
+    c->at = place_commit(pool, c->arena, c->request, block);
     count_alloc(pool, c->arena, c->request);
     record_taken(pool, c->at, c->request, c->arena);
     return ATTEMPT_DONE;
@@ -318,10 +319,10 @@ static enum plan plan_in_portions(struct climb *c, const struct requester *who, 
     lock_pass(&pool->lock);
     for (uint32_t grade = GRADES; grade-- > 0;) {
         fill_pick(f, s, who, grade);
-        while (f->lack[grade] && pages_pick_some(s, &f->pickers[grade], lock_portion(PAGES_AT_ONCE)))
+        while (f->lack[grade] && pick_some(s, &f->pickers[grade], lock_portion(PAGES_AT_ONCE)))
             lock_pass(&pool->lock);
         lock_give(&pool->lock);
-        pages_pick_sort(&f->pickers[grade]);
+        pick_sort(&f->pickers[grade]);
         fill_picked(f, s, grade);
         lock_take(&pool->lock);
     }
@@ -366,7 +367,7 @@ static enum plan plan(struct climb *c, const struct requester *who, struct place
 static enum attempt fill_with_pages(struct climb *c, const struct requester *who, struct place *place, bool is_last)
 {
     cenote_pool *pool = c->pool;
-    uint64_t allowance = limits_allowance(pool), most = allowance < c->outside ? allowance : c->outside, lacks;
+    uint64_t allowance = provider_allowance(pool), most = allowance < c->outside ? allowance : c->outside, lacks;
     CHECK(provider_moves_pages(pool, c->arena)); /* a segment has its memory for as long as it lives */
     switch (plan(c, who, place, most, is_last)) {
     case PLAN_READY:
@@ -422,11 +423,11 @@ static int refuse_in_flight(const struct request *q)
 static enum fit find(struct climb *c, struct requester *who, struct place *place)
 {
     tick orderable = who->orderable;
-    enum fit fit = pool_try(c->pool, c->arena, who, c->request, true, place, &c->at);
+    enum fit fit = place_try(c->pool, c->arena, who, c->request, true, place, &c->at);
     if (!orderable || fit == FIT_NOW || fit == FIT_WITH_PAGES)
         return fit;
     who->orderable = 0; /* it begins at pages that stay, of which another slot is in flight: there is one without them */
-    fit = pool_try(c->pool, c->arena, who, c->request, true, place, &c->at);
+    fit = place_try(c->pool, c->arena, who, c->request, true, place, &c->at);
     who->orderable = orderable;
     return fit;
 }
@@ -439,11 +440,11 @@ static enum attempt place_and_fill(struct climb *c, tick orderable, bool is_last
 {
     cenote_pool *pool = c->pool;
     struct place place = {0};
-    struct requester who = pool_requester(pool, c->arena);
+    struct requester who = place_requester(pool, c->arena);
     who.anywhere |= c->rung > RUNG_BUDGET;
     who.splits = c->rung == RUNG_SPLIT;
     who.orderable = orderable;
-    if (!pool_reserve_books(pool, c->request->mark))
+    if (!place_reserve_books(pool, c->request->mark))
         return fail(c, no_books());
     enum fit fit = find(c, &who, &place);
     if (fit == FIT_NOW) {
@@ -451,12 +452,12 @@ static enum attempt place_and_fill(struct climb *c, tick orderable, bool is_last
         return ATTEMPT_DONE;
     }
     bool any_hole = c->rung > RUNG_BUDGET && !c->request->exclusive_pages;
-    if (any_hole && c->arena->small && pool_try_heaps(pool, c->arena, &who, c->request, &c->at))
+    if (any_hole && c->arena->small && place_try_heaps(pool, c->arena, &who, c->request, &c->at))
         return ATTEMPT_DONE;
     if (fit == FIT_WITH_PAGES)
         return fill_with_pages(c, &who, &place, is_last);
     if (c->request->at)
-        return fail(c, fit == FIT_IN_FLIGHT ? refuse_in_flight(c->request) : pool_refuse_place(c->request));
+        return fail(c, fit == FIT_IN_FLIGHT ? refuse_in_flight(c->request) : place_refuse(c->request));
     return grow(c);
 }
 

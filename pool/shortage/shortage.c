@@ -13,7 +13,7 @@
  *     RUNG_SPLIT      a block that lies on a part of a large page has small ones there (units.c)
  *     then            CENOTE_OUT_OF_MEMORY, and the explanation (explain.c) once the turn is over
  *
- * An allocation waits for the device only here, when physical memory is short (rule 16), and in attempt.c, when the device has no address left.
+ * An allocation waits for the device only here, when physical memory is short (rule 12), and in attempt.c, when the device has no address left.
  *
  * LOCKING: the turn from start to end, but not in waits, in functions of the program, nor while other pools are looked at; the pool's lock only
  * around looks and plans.
@@ -22,6 +22,7 @@
 
 #include "pool/arenas/place.h"
 #include "pool/clock/events.h"
+#include "pool/life/pool.h"
 #include "pool/life/turn.h"
 #include "pool/mapping/aliases.h"
 #include "pool/mapping/grow.h"
@@ -43,15 +44,15 @@ static bool borrow(struct climb *c)
     lock_take(&pool->lock);
     for (uint32_t number = 1; number < pool->store.arenas.used && !c->at && !c->arena->group && !c->request->at; number++) {
         struct arena *a = arena_of(pool, number);
-        if (!sums_may_lend(pool, a, c->arena) || !pool_reserve_books(pool, c->request->mark))
+        if (!sums_may_lend(pool, a, c->arena) || !place_reserve_books(pool, c->request->mark))
             continue;
         struct request q = {.bytes = c->request->bytes,
                             .mark = c->request->mark | MARK_LENT,
                             .alignment = c->request->class == CLASS_NONE ? c->request->alignment : BLOCK_BYTES};
-        struct requester who = pool_requester(pool, a);
+        struct requester who = place_requester(pool, a);
         who.anywhere = true;
-        pool_shape(pool, a, &q);
-        pool_try_heaps(pool, a, &who, &q, &c->at);
+        place_shape(pool, a, &q);
+        place_try_heaps(pool, a, &who, &q, &c->at);
     }
     lock_give(&pool->lock);
     return c->at != 0;
@@ -63,7 +64,7 @@ static uint64_t room_outside(struct climb *c)
     cenote_pool *pool = c->pool;
     uint64_t outside = attempt_ask_outside(c);
     lock_take(&pool->lock);
-    uint64_t allowance = limits_allowance(pool);
+    uint64_t allowance = provider_allowance(pool);
     lock_give(&pool->lock);
     return outside < allowance ? outside : allowance;
 }
@@ -102,7 +103,7 @@ static bool may_others_help(const struct climb *c)
     cenote_pool *pool = c->pool;
     lock_take(&pool->lock);
     bool may = !sums_are_hopeless(pool, c->arena, c->request->bytes, c->siblings.live) &&
-               sums_missing(pool, c->arena, c->request->bytes) <= limits_allowance(pool);
+               sums_missing(pool, c->arena, c->request->bytes) <= provider_allowance(pool);
     lock_give(&pool->lock);
     return may;
 }
@@ -144,9 +145,9 @@ static bool may_waiting_help(struct climb *c)
     cenote_pool *pool = c->pool;
     uint64_t cached = c->siblings.cached, room = room_outside(c);
     lock_take(&pool->lock);
-    uint64_t allowance = limits_allowance(pool), missing = sums_missing(pool, c->arena, c->request->bytes);
+    uint64_t allowance = provider_allowance(pool), missing = sums_missing(pool, c->arena, c->request->bytes);
     lock_give(&pool->lock);
-    if (source_of(pool, c->arena))
+    if (provider_source(pool, c->arena))
         return missing < count_rounded(c->request->bytes) && missing <= allowance;
     if (missing > allowance)
         return false;
@@ -308,8 +309,8 @@ static int out_of_memory(struct climb *c)
 static int climb(struct climb *c)
 {
     cenote_pool *pool = c->pool;
-    if (c->request->bytes > pool->config.device->capacity && !source_of(pool, c->arena))
-        return c->request->at ? pool_refuse_place(c->request) : out_of_memory(c); /* no rung helps */
+    if (c->request->bytes > pool->config.device->capacity && !provider_source(pool, c->arena))
+        return c->request->at ? place_refuse(c->request) : out_of_memory(c); /* no rung helps */
     c->driver = events_poll(pool, UINT64_MAX);
     if (!c->driver) {
         pending_poll(pool);

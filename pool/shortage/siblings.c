@@ -1,7 +1,7 @@
 /*
  * siblings.c: what the other pools of a device, in whichever of its contexts, can give to an allocation that is short of memory.
  *
- * Each gives back what it has free as soon as the device is done with it; if the driver takes no more mappings (rule 18), old aliases as well. A pool
+ * Each gives back what it has free as soon as the device is done with it; if the driver takes no more mappings (rule 13), old aliases as well. A pool
  * that is short looks at all of them between two looks at itself and waits for none, so that of all that may come back the first serves it (rule
  * 16). What a sibling freed after the round began is not waited for: its threads may go on for ever.
  *

@@ -1,5 +1,5 @@
 /*
- * sums.c: what is added up before a request climbs and before it waits (rule 16), so that neither is done in vain.
+ * sums.c: what is added up before a request climbs and before it waits (rule 12), so that neither is done in vain.
  *
  * Both sums err on the side of hope: they say no only where no wait, no move and no trim can make room. Where a place for the block would be
  * is no part of the answer.
@@ -35,7 +35,7 @@ bool sums_are_hopeless(const cenote_pool *pool, const struct arena *a, uint64_t 
     uint64_t asked = count_rounded(bytes);
     if (pool->limits.bytes && asked + pool->account.stats.allocated.current > pool->limits.bytes)
         return true;
-    return !source_of(pool, a) && asked + sums_live(pool) + live_elsewhere > pool->config.device->capacity;
+    return !provider_source(pool, a) && asked + sums_live(pool) + live_elsewhere > pool->config.device->capacity;
 }
 
 /* Rule 4: a replay writes to what a capture drew. A retired arena has the order of another stream, whose handle this one may have. */
@@ -71,7 +71,7 @@ uint64_t sums_missing(cenote_pool *pool, const struct arena *a, uint64_t bytes)
     const cenote_stats *stats = &pool->account.stats;
     uint64_t free, allocated = stats->allocated.current, pending = stats->active.current - allocated;
     bool moves = pool->config.provider == CENOTE_VMM, segments = !moves || pool->groups.has_sources || pool->groups.has_plain;
-    pool_settle(pool);
+    last_freed_settle(pool);
     uint64_t useful = free_for(pool, a, &free), owned = pool->store.pages.reserved - free;
     uint64_t crumbs = owned > stats->active.current ? owned - stats->active.current : 0;
     uint64_t shared = (moves ? 2 * (1 + (uint64_t)pool->pending.count) : 0) << pool->store.pages.shifts[GRADE_LARGE]; /* with others: two pages */

@@ -1,5 +1,5 @@
 /*
- * sums.h: what is added up before a request climbs and before it waits (rule 16), so that neither is done in vain;
+ * sums.h: what is added up before a request climbs and before it waits (rule 12), so that neither is done in vain;
  * see sums.c. LOCKING: the pool's lock.
  */
 #ifndef CENOTE_POOL_SHORTAGE_SUMS_H

@@ -5,7 +5,7 @@
  * fences then: there only waiting for the context says that the device is done, which the ladder of shortage.c and a trim do when they must.
  *
  * A wait for fences, lanes or pending blocks names no event. It asks the driver after all that may help, lets other threads have the turn, and asks
- * again (rule 16): so no event of the pool is used outside the turn, and what never comes holds back nothing that does. Only where the pool has no
+ * again (rule 12): so no event of the pool is used outside the turn, and what never comes holds back nothing that does. Only where the pool has no
  * event to ask after, it waits for the whole context, or for the whole of another device, with the gate open: by device_wait, for an event over it
  * or in cuCtxSynchronize.
  *

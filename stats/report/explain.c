@@ -15,6 +15,7 @@
 #include "base/process.h"
 #include "driver/nvml.h"
 #include "pool/arenas/look.h"
+#include "pool/life/pool.h"
 #include "pool/life/pools.h"
 #include "pool/provider/provider.h"
 #include "stats/account/count.h"

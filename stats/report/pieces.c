@@ -14,6 +14,7 @@
 #include "stats/report/pieces.h"
 
 #include "pool/arenas/look.h"
+#include "pool/life/pool.h"
 
 struct picture {
     const cenote_pool *pool;

@@ -29,6 +29,7 @@
 #include "base/exits.h"
 #include "base/file.h"
 #include "pool/arenas/look.h"
+#include "pool/life/pool.h"
 #include "pool/life/pools.h"
 #include "stats/account/record.h"
 #include "stats/records/records.h"

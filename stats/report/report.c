@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "pool/arenas/look.h"
+#include "pool/life/pool.h"
 #include "pool/life/prove.h"
 #include "pool/mapping/budget.h"
 #include "pool/provider/provider.h"

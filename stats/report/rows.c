@@ -14,6 +14,7 @@
 
 #include "pool/arenas/locate.h"
 #include "pool/arenas/look.h"
+#include "pool/life/pool.h"
 #include "stats/account/count.h"
 #include "stats/account/rows.h"
 #include "stats/report/pieces.h"
@@ -213,8 +214,8 @@ int cenote_block_set_kind(const void *address, int kind)
         return error_set(CENOTE_INVALID, 0, "cenote_block_set_kind needs an address and a kind from 0 to %d, not %d", CENOTE_KINDS - 1, kind);
     if (pool_refuses())
         return pool_process_usable();
-    cenote_pool *pool = pool_lock_of(address, &w);
-    enum lookup found = pool ? pool_locate(pool, (uint64_t)(uintptr_t)address, &w) : FOUND_NOTHING;
+    cenote_pool *pool = locate_lock(address, &w);
+    enum lookup found = pool ? locate_at(pool, (uint64_t)(uintptr_t)address, &w) : FOUND_NOTHING;
     bool live = found == FOUND_LIVE || found == FOUND_INSIDE;
     bool done = live && change_kind(pool, &w, (uint32_t)kind);
     if (pool)

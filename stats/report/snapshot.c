@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "pool/arenas/locate.h"
 #include "pool/arenas/look.h"
+#include "pool/life/pool.h"
 #include "stats/report/pieces.h"
 #include "stats/report/rows.h"
 #include "stats/report/steps.h"
@@ -237,7 +238,7 @@ static void copy_pending(struct snapshot *s, struct look *look)
             continue;
         const struct lane *lane = lane_of(pool, u->lane);
         struct block_ref w = {.region = region_of(&pool->store.pages, u->region)};
-        pool_locate(pool, u->at, &w);
+        locate_at(pool, u->at, &w);
         struct wait_copy *copy = next(s, PART_WAITS, sizeof *copy);
         if (copy)
             *copy = (struct wait_copy){.at = u->at, .requested = w.requested, .stream = lane->key, .handle = lane->stream, .freed = u->freed,

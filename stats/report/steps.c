@@ -3,6 +3,8 @@
  */
 #include "stats/report/steps.h"
 
+#include "pool/life/pool.h"
+
 /* Adds those that are kept, the newest first. LOCKING: the pool's lock. */
 void steps_list(const cenote_pool *pool, struct sized_list *l)
 {

@@ -1,5 +1,5 @@
 /*
- * test_figures.c: a driver whose figure of what is free is not what it gives. A request is served all the same if the memory is there: rule 16 and
+ * test_figures.c: a driver whose figure of what is free is not what it gives. A request is served all the same if the memory is there: rule 12 and
  * section 6 of docs/design.md. Not: what is added up of the pool's own memory (test_sums.c).
  */
 #include "driver/device.h"

@@ -1,5 +1,5 @@
 /*
- * test_gate.c: no thread waits for the device inside its gate, and a free waits for nothing (rule 15 of docs/design.md).
+ * test_gate.c: no thread waits for the device inside its gate, and a free waits for nothing (rule 12 of docs/design.md).
  *
  * In most cases one thread waits for a device that waits for the main thread: a host function stalls a stream until the main thread has freed
  * a block. A second thread begins a capture meanwhile, and the main thread frees. The driver is called through a wrapper that says when

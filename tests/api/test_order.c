@@ -1,6 +1,6 @@
 /*
  * test_order.c: memory is short, and what is free belongs to a stream that is still at work: the stream that asks waits on the device, the host
- * does not (rule 20 of docs/design.md). And where that is not possible: there the host waits, as long as the device needs.
+ * does not (rule 1 of docs/design.md). And where that is not possible: there the host waits, as long as the device needs.
  *
  * The clock of the card stands still unless something synchronises, so the time that has passed is the time that the host waited.
  */

@@ -1,6 +1,6 @@
 /*
  * test_siblings.c: several pools on one device. One that is short of memory has what the others have free as soon as the device is done with
- * it (pool/shortage/siblings.c, rule 16 of docs/design.md).
+ * it (pool/shortage/siblings.c, rule 12 of docs/design.md).
  *
  * The clock of the card stands still unless a thread synchronises or asks again and again, so the time that has passed is the time that was
  * waited.

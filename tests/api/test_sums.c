@@ -1,5 +1,5 @@
 /*
- * test_sums.c: what is added up before a request climbs and before it waits (pool/shortage/sums.c, rule 16 of docs/design.md). Where memory may come
+ * test_sums.c: what is added up before a request climbs and before it waits (pool/shortage/sums.c, rule 12 of docs/design.md). Where memory may come
  * back the answer must not be no; where none can, no thread waits for the device.
  *
  * The clock of the card stands still unless something synchronises, so the time that has passed is the time that was waited.

@@ -1,6 +1,6 @@
 /*
  * test_synced.c: what is held for good because a stream ended without a word to cenote, in pools with the option announced:0, and how it comes back
- * when the program says that it has waited for the context (rule 21). test_lanes.c has the streams that are retired.
+ * when the program says that it has waited for the context (rule 5). test_lanes.c has the streams that are retired.
  */
 #include <pthread.h>
 
@@ -258,7 +258,7 @@ CASE(dead_stream_of_another_device)
     close_other(&p);
 }
 
-/* Captures are announced, and a kernel of a granted device reads what the pool's own device is done with (rule 19). */
+/* Captures are announced, and a kernel of a granted device reads what the pool's own device is done with (rule 14). */
 CASE(granted_device_is_waited_for)
 {
     struct peers p;

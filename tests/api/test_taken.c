@@ -4,13 +4,13 @@
  */
 #include <pthread.h>
 
-#include "pool/core/pages.h"
+#include "pool/core/pick.h"
 
 static void picks_were_made(struct picker *picker);
 
-#define pages_pick_sort(picker) (pages_pick_sort(picker), picks_were_made(picker))
+#define pick_sort(picker) (pick_sort(picker), picks_were_made(picker))
 #include "pool/mapping/trim.c"
-#undef pages_pick_sort
+#undef pick_sort
 
 #include "tests/api/scene.h"
 

@@ -1,6 +1,6 @@
 /*
  * test_waits.c: an allocation waits for the device only when physical memory is short for it, for what could help it, and not at all where
- * no wait can help (rule 16 of docs/design.md).
+ * no wait can help (rule 12 of docs/design.md).
  *
  * The clock of the card stands still unless something synchronises, so the time that has passed is the time that was waited. A stream that
  * waits for the program itself is one that is busy for an hour: a wait for it would hang on a real card.

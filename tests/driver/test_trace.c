@@ -57,7 +57,7 @@ static void call_under(void *lock)
     lock_give(lock);
 }
 
-/* Rule 11. Release builds do not check it. */
+/* Rule 9. Release builds do not check it. */
 CASE(no_call_is_made_under_the_books_of_a_pool)
 {
     EXPECT_EQ(child_run(call_under, &turn).signal, 0);

@@ -365,7 +365,7 @@ static int shut_the_other_gate(cenote_pool *pool, size_t bytes, void *arg)
 
 /*
  * A gate that is shut for a moment is no reason to wait for all that the other device has to do. The pool grants nothing: a fence of a pool that
- * does waits for that device anyway (rule 19).
+ * does waits for that device anyway (rule 14).
  */
 void hazard_gate_of_the_other_device_is_shut(void)
 {

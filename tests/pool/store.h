@@ -5,7 +5,7 @@
 #ifndef CENOTE_TESTS_POOL_STORE_H
 #define CENOTE_TESTS_POOL_STORE_H
 
-#include "pool/core/pages.h"
+#include "pool/core/pick.h"
 #include "tests/base/random.h"
 
 #define STORE_SHIFT   16u                      /* 64 KiB pages: 128 blocks of 512 bytes, so that edges meet often */

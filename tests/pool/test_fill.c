@@ -242,8 +242,8 @@ CASE(pages_that_were_taken_between_the_steps_are_created)
     let_go(other, 0, 3);
     REQUIRE(fill_hold(&fill, &store, &who, r, 0, 4, 0));
     fill_pick(&fill, &store, &who, GRADE_SMALL);
-    while (pages_pick_some(&store, &fill.pickers[GRADE_SMALL], 1)) {}
-    pages_pick_sort(&fill.pickers[GRADE_SMALL]);
+    while (pick_some(&store, &fill.pickers[GRADE_SMALL], 1)) {}
+    pick_sort(&fill.pickers[GRADE_SMALL]);
     fill_picked(&fill, &store, GRADE_SMALL);
     EXPECT_EQ(fill.creates, 1);
     use(other, 0, 2);

@@ -6,7 +6,7 @@
  * idle unit change, where regions have them. What the arrays say of a page of several slots, they say at its first slot.
  * What the store must answer is worked out from the arrays anew each time.
  */
-#include "pool/core/pages.h"
+#include "pool/core/pick.h"
 
 #include "tests/base/random.h"
 #include "tests/harness.h"
@@ -234,7 +234,7 @@ static bool pick(const struct requester *who, uint32_t shift, tick latest, uint3
     struct pick expected[PAGES_SEEN];
     uint32_t eligible = 0;
     struct picker picker = {.who = who, .only_shift = shift, .latest = latest, .most = most, .picks = picks};
-    pages_pick(&store, &picker);
+    pick_pages(&store, &picker);
     *count = picker.count;
     for (uint32_t page = 1; page < store.table.used; page++) {
         tick freed;

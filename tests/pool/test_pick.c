@@ -1,5 +1,5 @@
 /* test_pick.c: which free pages are picked, in which order, and which never are; and the sums over all pages. */
-#include "pool/core/pages.h"
+#include "pool/core/pick.h"
 
 #include "tests/base/random.h"
 #include "tests/harness.h"
@@ -43,7 +43,7 @@ static struct pick picks[2 * PAGES];
 static uint32_t pick(const struct requester *who, tick latest, uint32_t most)
 {
     struct picker picker = {.who = who, .latest = latest, .most = most, .picks = picks};
-    pages_pick(&store, &picker);
+    pick_pages(&store, &picker);
     return picker.count;
 }
 
@@ -228,7 +228,7 @@ CASE(segments_are_picked_by_who_asks_for_them)
     EXPECT(!is_picked(NULL, segment->page[0]));
     store_spare();
     struct picker picker = {.latest = UINT64_MAX, .segments = true, .most = PAGES, .picks = picks};
-    pages_pick(&store, &picker);
+    pick_pages(&store, &picker);
     EXPECT_EQ(picker.count, 1); /* and neither pages nor spares */
     EXPECT_EQ(picks[0].page, segment->page[0]);
     EXPECT(picks[0].page != page);

@@ -60,7 +60,7 @@ static void make_fence_due(void)
 /* Plans for the place; if the stream may be made to wait, for the one that is found then. PLAN_ORDER: that one lacks nothing. */
 static enum plan plan_twice(struct place *place, uint64_t most)
 {
-    struct requester asks = pool_requester(&pool, &arena);
+    struct requester asks = place_requester(&pool, &arena);
     enum plan first = plan(&climb, &asks, place, most, false);
     if (first != PLAN_ORDER)
         return first;
@@ -79,7 +79,7 @@ static enum plan plan_for(uint64_t slots, uint64_t most, struct place *place)
     arena.heap.ranges.blocks = &pool.store.blocks;
     request = (struct request){.bytes = slots * STORE_PAGE, .alignment = BLOCK_BYTES};
     request_make(&request, false);
-    struct requester asks = pool_requester(&pool, &arena);
+    struct requester asks = place_requester(&pool, &arena);
     REQUIRE_EQ(arena_find(&arena, &asks, &request, NULL, place), FIT_WITH_PAGES);
     return plan_twice(place, most);
 }

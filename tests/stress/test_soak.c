@@ -188,7 +188,7 @@ static void run_soak(struct soak *k, uint64_t seed)
     run_models(k);
     fault_disarm();
     if (k->stalls) {
-        EXPECT_EQ(scene_stats(scene.pool).waits, 0); /* rule 16 */
+        EXPECT_EQ(scene_stats(scene.pool).waits, 0); /* rule 12 */
         EXPECT(sim_now() < HOUR);
         DONE(cuStreamSynchronize(k->stalled));
     }

@@ -1,6 +1,6 @@
 """
 Checks that programs that were compiled with older headers keep working: the structs and values of abi.def are still there (abi.c), every struct of
-the headers has rows in it, and every function with a struct takes its size, which a macro adds (rule 14 of docs/design.md). Names of functions begin
+the headers has rows in it, and every function with a struct takes its size, which a macro adds (rule 10 of docs/design.md). Names of functions begin
 with their object.
 """
 import re

@@ -1,0 +1,29 @@
+/*
+ * request.h: what a caller asks an arena for, and what becomes of its size; see request.c.
+ */
+#ifndef CENOTE_POOL_CORE_REQUEST_H
+#define CENOTE_POOL_CORE_REQUEST_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define HEAP_OF_SMALL 1u
+
+struct request {
+    uint64_t bytes;                 /* asked for */
+    uint64_t size;                  /* of the heap block that serves it: rounded up, or a whole slab */
+    uint64_t alignment;
+    uint64_t at;                    /* where it has to be, 0: anywhere */
+    uint64_t mark;                  /* see label.h */
+    uint32_t class;                 /* of the slab, CLASS_NONE: a block of its own */
+    uint32_t heap;                  /* which of the arena's heaps serves it: 0, or HEAP_OF_SMALL */
+    bool     exclusive_pages;       /* shares no page and no segment with another block */
+    bool     alone;                 /* the same where memory is segments: it has one to itself */
+    bool     at_segment_end;        /* ends where its segment ends, in which no block has been before: provider guard */
+};
+
+void request_make(struct request *q, bool slabs);
+void request_choose_heap(struct request *q, uint32_t small_shift);
+void request_cover_pages(struct request *q, uint64_t page);
+
+#endif
