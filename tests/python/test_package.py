@@ -12,7 +12,7 @@ import zipfile
 
 import pytest
 
-from cenote import places
+from cenote import completion, places
 
 pytestmark = pytest.mark.slow
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -149,6 +149,7 @@ def test_the_command_is_installed(installed, outside):
     version = call(installed, "-c", "import cenote; print(cenote.__version__)", **outside)
     for command in ([installed.parent / "cenote"], [installed, "-m", "cenote"]):
         assert call(*command, "--version", **outside) == f"cenote {version}"
+        assert call(*command, "completion", "bash", **outside) == completion.text("bash")
 
 
 def test_what_is_installed_is_found(installed, outside):
