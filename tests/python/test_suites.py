@@ -68,8 +68,6 @@ SUITES = {
     "cuda.core": Suite((), "cuda_core/tests", ("cython", "example_tests", "system")),
     "cuda.bindings": Suite((), "cuda_bindings/tests", ("cython", "nvml", "cudla", "test_examples.py", "test_nvfatbin.py")),
     "CuPy": Suite((), "tests", (), ("cuda_tests/test_*memory*.py", "memory_hooks_tests/test_*.py"), "CENOTE_CUPY", ""),
-    "CuPy, textures": Suite((), "tests", (), ("cuda_tests/test_texture.py",), "CENOTE_CUPY", "", passes=250,
-                            options=("-k", "not TestCUDAarray or numpy")),  # CuPy's random numbers are kernels
     "PyCUDA": Suite((), "test", ("undistributed",), clone="CENOTE_PYCUDA", passes=30),
     "RMM": Suite((), clone="CENOTE_RMM", programs="*_tests"),
     "UMF": Suite((), clone="CENOTE_UMF", programs="test/test_provider_*cuda*"),
