@@ -54,7 +54,7 @@ foreach(folder ${benches})
 endforeach()
 
 if(TARGET bench-preload) # it starts itself again with them
-    add_dependencies(bench-preload cenote_preload cenote_forward)
+    add_dependencies(bench-preload cenote_preload)
 endif()
 
 # The yardstick of bench/pair. Only this program knows it.
