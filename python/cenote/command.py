@@ -11,8 +11,6 @@ from cenote.launch import environment, run
 from cenote.launch.command_line import MOST_DEVICES, PRICES_HELP, Parser, allocator, capacity, devices, lag, split
 from cenote.places import NotBuilt, version
 
-VALUED = ("--sim", "--devices", "--lag", "--quirk", "--prices", "--allocator", "--trace", "--report", "--json")
-
 USAGE = """cenote run [OPTION...] SCRIPT.py [ARGUMENT...]
        cenote run [OPTION...] -m MODULE [ARGUMENT...]
        cenote run [OPTION...] -c CODE [ARGUMENT...]
@@ -51,7 +49,7 @@ def make_parser() -> Parser:
 
 def run_main(arguments: Sequence[str]) -> int:
     parser = make_parser()
-    ours, program = split(arguments, VALUED)
+    ours, program = split(arguments, parser)
     options = parser.parse_args(ours)
     by_default = options.report or options.trace and not options.preload  # where PyTorch's own allocator takes its segments from cenote
     allocator_name = options.allocator or ("cenote" if by_default else None)
