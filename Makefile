@@ -163,6 +163,7 @@ deep:
 	CENOTE_TEST_ROUNDS=2 build-asan/tests/test-host-close
 	@$(MAKE) --no-print-directory fuzz SECONDS=600
 	@tools/deep build-debug
+	@tests/mutants/run # goes on where it was cut off; tests/mutants/last.txt says what became of each
 
 bench: build
 	@for program in build/bin/bench-*; do test ! -x $$program || $$program --json || exit 1; done

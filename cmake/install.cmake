@@ -21,7 +21,5 @@ if(TARGET cenote_host)
     install(TARGETS cenote_host LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endif()
 
-# By LD_PRELOAD, beside libcenote.so (docs/preload.md). A program does not link it. What has the driver's name lies in a folder of its own, in which no
-# program looks by itself.
+# By LD_PRELOAD, beside libcenote.so (docs/preload.md). A program does not link it.
 install(TARGETS cenote_preload LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(TARGETS cenote_forward cenote_forward_unversioned LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/cenote)

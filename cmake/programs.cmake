@@ -29,9 +29,9 @@ function(cenote_program name folder)
     endif()
 endfunction()
 
-cenote_program(cenote-replay tools/replay ${CMAKE_SOURCE_DIR}/tools/waste/torch.c)
-cenote_program(cenote-fuzz tools/waste ${CMAKE_SOURCE_DIR}/tools/replay/replay.c ${CMAKE_SOURCE_DIR}/tools/replay/trace.c
-    ${CMAKE_SOURCE_DIR}/bench/common.c)
+cenote_program(cenote-replay tools/replay)
+set(replay ${CMAKE_SOURCE_DIR}/tools/replay)
+cenote_program(cenote-fuzz tools/waste ${replay}/replay.c ${replay}/torch.c ${replay}/trace.c ${CMAKE_SOURCE_DIR}/bench/common.c)
 cenote_program(cenote-traces traces)
 
 # The one program that is for real GPUs: it finds whichever driver is there, and needs cuda.h alone.
@@ -54,7 +54,7 @@ foreach(folder ${benches})
 endforeach()
 
 if(TARGET bench-preload) # it starts itself again with them
-    add_dependencies(bench-preload cenote_preload cenote_forward)
+    add_dependencies(bench-preload cenote_preload)
 endif()
 
 # The yardstick of bench/pair. Only this program knows it.

@@ -35,8 +35,7 @@ install(PROGRAMS $<TARGET_FILE:cenote-qualify> DESTINATION cenote/bin ${package_
 add_dependencies(cenote_python cenote_records_module)
 install(TARGETS cenote_records_module DESTINATION cenote/lib ${package_options})
 install(FILES traces/torch/lstm.csv.gz traces/torch/resnet50_amp.csv.gz DESTINATION cenote/traces ${package_options}) # replay/card_trial.py plays them
-add_dependencies(cenote_python cenote_preload cenote_forward cenote_forward_unversioned)
-install(TARGETS cenote_forward cenote_forward_unversioned DESTINATION cenote/lib/forward ${package_options})
+add_dependencies(cenote_python cenote_preload)
 install(TARGETS cenote_pluggable cenote_preload DESTINATION cenote/lib ${package_options})
 install(DIRECTORY plugins/torch/ DESTINATION cenote/torch ${package_options} FILES_MATCHING PATTERN *.h PATTERN *.cpp
     PATTERN adapter.so) # compiled ahead: tools/wheel/build.py

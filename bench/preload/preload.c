@@ -1,6 +1,5 @@
 /*
- * preload.c: what does a pair of allocation and free cost a program that knows the driver alone: by the driver's own pool, under the preload, and
- * with the forwarding library?
+ * preload.c: what does a pair of allocation and free cost a program that knows the driver alone: by the driver's own pool, and under the preload?
  *
  *     bench-preload [--json]
  *
@@ -21,11 +20,10 @@
 #define ROUTE  "CENOTE_BENCH_ROUTE"
 
 static const struct {
-    const char *name, *libraries[2]; /* below the folder of the build */
+    const char *name, *library; /* in the folder of the build */
 } routes[] = {
-    {"driver", {NULL}},
-    {"preload", {"libcenote_preload.so"}},
-    {"forward", {"forward/libcuda.so.1", "sim/libcuda.so.1"}},
+    {"driver", NULL},
+    {"preload", "libcenote_preload.so"},
 };
 
 static const size_t sizes[] = {512, 64 << 10, 2 << 20, 32 << 20};
@@ -92,10 +90,8 @@ static void start(int route, char **arguments)
         bench_fail("/proc/self/exe");
     for (int i = 0; i < 2; i++)
         *strrchr(folder, '/') = 0;
-    for (int i = 0; i < 2 && routes[route].libraries[i]; i++) {
-        size_t used = strlen(preload);
-        snprintf(preload + used, sizeof preload - used, "%s%s/%s", i ? ":" : "", folder, routes[route].libraries[i]);
-    }
+    if (routes[route].library)
+        snprintf(preload, sizeof preload, "%s/%s", folder, routes[route].library);
     setenv(ROUTE, routes[route].name, 1);
     *preload ? setenv("LD_PRELOAD", preload, 1) : unsetenv("LD_PRELOAD");
     execv("/proc/self/exe", arguments);
@@ -110,7 +106,7 @@ int main(int count, char **arguments)
         run(route, count > 1 && !strcmp(arguments[1], "--json"));
         return 0;
     }
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 2; i++) {
         int status = 0;
         pid_t child = fork();
         if (!child)

@@ -22,11 +22,11 @@ from typing import Iterator, NamedTuple
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-ROUTES = {"preload": ["--preload"], "forward": ["--forward"], "adapter": []}
+ROUTES = {"preload": ["--preload"], "adapter": []}
 LEFT = re.compile(r"left to the driver: (.*?)(?: \(cenote|$)")
 JAX = {"XLA_FLAGS": "--xla_gpu_autotune_level=0", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "2"}
-WHOLE = ("preload", "forward")
+WHOLE = ("preload",)
 
 
 class Client(NamedTuple):

@@ -1,6 +1,6 @@
 /*
- * lookups.c: what libcenote_preload.so has and the forwarding libcuda.so.1 does not need: what dlsym and dlvsym give a program that looks for a
- * function of the driver (dlsym.S asks here), and the driver by its name, as every other library of the process gets it.
+ * lookups.c: what dlsym and dlvsym give a program that looks for a function of the driver (dlsym.S asks here), and the driver by its name, as every
+ * other library of the process gets it.
  *
  * LOCKING: none.
  */
@@ -11,8 +11,6 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
-
-const char real_way[] = "by preload";
 
 /* CENOTE_DRIVER: as cenote itself reads it (driver/loader.c). */
 void *real_open(void)

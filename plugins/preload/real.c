@@ -25,7 +25,7 @@
 #include <string.h>
 
 /*
- * Two libraries of ours may meet in a process, and would serve a program twice. The first one that the dynamic linker finds serves; the other
+ * Two copies of this library may meet in a process, and would serve a program twice. The first one that the dynamic linker finds serves; the other
  * passes everything on.
  */
 extern const char cenote_serves;

@@ -48,12 +48,8 @@ bool real_is_left(void);
 /* The C library's dlsym, past every other. */
 void *real_dlsym(void *handle, const char *name);
 
-/*
- * Where the two libraries differ that these files are built into (plugins/preload/lookups.c, plugins/forward/driver.c): real_open returns a handle of
- * the driver, NULL if there is none; real_way says in the line of figures how the program is served.
- */
+/* A handle of the driver; NULL if there is none. */
 void *real_open(void);
-extern const char real_way[];
 
 /* Is the caller of a function, by its return address, cenote or the driver itself? */
 static inline bool real_is_wanted(const struct real *r, const void *caller)

@@ -105,7 +105,7 @@ static void tell_of_passes_alone(void)
     put_passes(passes, sizeof passes);
     if (!*passes)
         return;
-    put(line, sizeof line, "%s%s)%s", real_way, real()->is_simulated ? " on a simulated GPU" : "", passes);
+    put(line, sizeof line, "by preload%s)%s", real()->is_simulated ? " on a simulated GPU" : "", passes);
     fprintf(stderr, "%s\n", line);
 }
 
@@ -116,7 +116,7 @@ __attribute__((destructor)) static void tell(void)
     if (!wanted || strcmp(wanted, "on") || real_is_left()) /* in a child of a fork a lock may be held by a thread that it does not have */
         return;
     if (hooks_are_under_way()) {
-        fprintf(stderr, "cenote: no figures: the program ended inside a call for memory (cenote %s)\n", real_way);
+        fprintf(stderr, "cenote: no figures: the program ended inside a call for memory (cenote by preload)\n");
         return;
     }
     struct figures f = add_up();
@@ -132,7 +132,7 @@ __attribute__((destructor)) static void tell(void)
     put_number(line, sizeof line, f.calls);
     put(line, sizeof line, " driver call%s, ", f.calls == 1 ? "" : "s");
     put_number(line, sizeof line, f.trims);
-    put(line, sizeof line, " trim%s (cenote %s%s", f.trims == 1 ? "" : "s", real_way, real()->is_simulated ? " on a simulated GPU" : "");
+    put(line, sizeof line, " trim%s (cenote by preload%s", f.trims == 1 ? "" : "s", real()->is_simulated ? " on a simulated GPU" : "");
     if (f.devices > 1)
         put(line, sizeof line, ", %d GPUs together", f.devices);
     if (rank && *rank)

@@ -11,8 +11,6 @@ from cenote.launch import environment, run
 from cenote.launch.command_line import MOST_DEVICES, PRICES_HELP, Parser, allocator, capacity, devices, lag, split
 from cenote.places import NotBuilt, version
 
-VALUED = ("--sim", "--devices", "--lag", "--quirk", "--prices", "--allocator", "--trace", "--report", "--json")
-
 USAGE = """cenote run [OPTION...] SCRIPT.py [ARGUMENT...]
        cenote run [OPTION...] -m MODULE [ARGUMENT...]
        cenote run [OPTION...] -c CODE [ARGUMENT...]
@@ -40,8 +38,6 @@ def make_parser() -> Parser:
     parser.add_argument("--allocator", metavar="NAME", type=allocator, help="PyTorch's allocator: " + ", ".join(environment.ALLOCATORS))
     parser.add_argument("--preload", action="store_true", help="cenote serves all device memory that the program and its libraries take, by "
                         "LD_PRELOAD: docs/preload.md")
-    parser.add_argument("--forward", action="store_true", help="the same by a libcuda.so.1 in front of the driver's, for programs that get past "
-                        "LD_PRELOAD: docs/preload.md")
     parser.add_argument("--trace", metavar="FILE", help="record what cenote allocates, also as PyTorch's allocator, and write it when the program "
                         "ends, for `cenote view` and `cenote replay`; gzip if FILE ends in .gz; %%p in FILE becomes the process id")
     parser.add_argument("--report", metavar="FILE.html", help="write the page of `cenote view` when the program ends, with each block's kind, module "
@@ -53,19 +49,15 @@ def make_parser() -> Parser:
 
 def run_main(arguments: Sequence[str]) -> int:
     parser = make_parser()
-    ours, program = split(arguments, VALUED)
+    ours, program = split(arguments, parser)
     options = parser.parse_args(ours)
-    preloaded = options.preload or options.forward  # then PyTorch's own allocator takes its segments from cenote
-    allocator_name = options.allocator or ("cenote" if options.report or options.trace and not preloaded else None)
+    by_default = options.report or options.trace and not options.preload  # where PyTorch's own allocator takes its segments from cenote
+    allocator_name = options.allocator or ("cenote" if by_default else None)
     wish = environment.Wish(options.sim, options.devices, options.lag, allocator_name, options.trace, options.json, options.report,
                             options.quirk, options.prices, line=not options.quiet)
     try:
         if options.preload:
             wish = wish._replace(preload=run.serving_library())
-        if options.forward:
-            wish = wish._replace(forward=run.forwarding_library())
-        if options.preload and options.forward:
-            raise Mistake("--preload and --forward are two routes to the same; leave one of them out")
         return run.run(wish, program)
     except (Mistake, NotBuilt) as mistake:
         parser.error(str(mistake))

@@ -1,8 +1,12 @@
-"""`cenote completion`: prints what completes the command in a shell. The files are in shells/; tools/completion writes them."""
+"""`cenote completion`: prints what completes the command in a shell. cmake/manual/shells.py makes it, when the package is built; in a tree, for
+each call."""
 import argparse
-import pathlib
+import os
+import runpy
+import sys
 from typing import Sequence
 
+from cenote import places
 from cenote.launch.command_line import Parser
 
 SHELLS = ("bash", "zsh", "fish")
@@ -25,5 +29,20 @@ def make_parser() -> Parser:
 
 def main(arguments: Sequence[str]) -> int:
     shell = make_parser().parse_args(arguments).shell
-    print((pathlib.Path(__file__).parent / "shells" / f"cenote.{shell}").read_text(), end="")
+    try:
+        print(text(shell), end="")
+    except places.NotBuilt as missing:
+        print(f"cenote completion: {missing}", file=sys.stderr)
+        return 1
     return 0
+
+
+def text(shell: str) -> str:
+    made = places.find(f"shells/cenote.{shell}", os.path.join(places.TREE, "cmake/manual/shells.py"))
+    if places.is_installed():
+        with open(made, encoding="utf-8") as file:
+            return file.read()
+    try:
+        return str(runpy.run_path(made)["text"](shell))
+    except ModuleNotFoundError as missing:
+        raise places.NotBuilt(f"in a tree it takes {missing.name}, which `pip install {missing.name}` installs") from None

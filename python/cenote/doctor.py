@@ -409,7 +409,7 @@ def make_parser() -> Parser:
 
 def main(arguments: Sequence[str]) -> int:
     parser = make_parser()
-    ours, named = split(arguments, ("--sim", "--devices", "--quirk"))
+    ours, named = split(arguments, parser)
     options = parser.parse_args(ours if named[:1] == ["--"] else arguments)
     is_simulated = options.sim is not None or bool(os.environ.get(environment.SIM))
     if options.sim is None and (options.devices is not None or options.quirk is not None) or named and not is_simulated:

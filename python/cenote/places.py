@@ -113,9 +113,9 @@ def pluggable_library() -> str:
     return find("lib/libcenote_pluggable.so", os.path.join(build_folder(), "libcenote_pluggable.so"))
 
 
-def fuzz_program() -> str:
+def replay_program() -> str:
     """The program that has the models of PyTorch's allocators. A wheel has none; a tree that was built has it."""
-    path = os.path.join(build_folder(), "bin", "cenote-fuzz")
+    path = os.path.join(build_folder(), "bin", "cenote-replay")
     if not os.path.exists(path):
         raise NotBuilt(f"{path} is not there: `make build` in cenote's sources makes it, and CENOTE_BUILD names another build folder")
     return path

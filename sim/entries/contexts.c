@@ -10,7 +10,6 @@
 #include "sim/entries/start.h"
 #include "sim/graph/graph.h"
 #include "sim/machine/machine.h"
-#include "sim/memory/arrays.h"
 #include "sim/memory/memory.h"
 #include "sim/order/stream.h"
 
@@ -60,7 +59,6 @@ static CUresult stop(uint32_t number)
     end_green(number);
     graph_memory_close_all(number);
     modules_close_all(number);
-    textures_close_all(number);
     allocations_close_all(number);
     device_give(c->device, model.shape.context_bytes, true);
     c->legacy = 0;

@@ -10,7 +10,6 @@
 #include "sim/graph/graph.h"
 #include "sim/machine/cost.h"
 #include "sim/machine/settings.h"
-#include "sim/memory/arrays.h"
 #include "sim/memory/memory.h"
 #include "sim/memory/region.h"
 #include "sim/order/stream.h"
@@ -217,7 +216,8 @@ static CUresult find_1(const char *symbol, void **function, int version, cuuint6
         CUstream stream = CU_STREAM_PER_THREAD;                                        \
         CALL_##need(name, capture, function, arguments);                               \
     }
-#pragma GCC diagnostic ignored "-Wunused-parameter" /* not_there looks at none */
+#pragma GCC diagnostic ignored "-Wunused-parameter" /* not_there looks at none, and at no stream */
+#pragma GCC diagnostic ignored "-Wunused-variable"
 #include "sim/entries/entries.def"
 #undef ALIAS
 #undef PLAIN

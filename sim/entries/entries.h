@@ -50,6 +50,7 @@ bool     lookup_hide(const char *name);    /* false: too many */
 CUresult lookup_driver_version(int *version);
 CUresult lookup_find(const struct entry_address *table, size_t count, const char *symbol, void **function, int version, cuuint64_t flags,
                      CUdriverProcAddressQueryResult *status);
+CUresult not_there(const char *call, const char *what);     /* takes the lock itself */
 
 /* --- entries.c */
 uint64_t entries_calls(void);              /* driver calls since the reset */

@@ -1,13 +1,16 @@
 /*
  * lookup.c: cuGetProcAddress: from a name and a CUDA version to a function, as far as the simulated driver's version goes and nothing was
- * hidden. The names are searched one after the other: a program asks a few hundred times in its life.
+ * hidden. The names are searched one after the other: a program asks a few hundred times in its life. And what calls answer of which there is
+ * no more than the name.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "sim/entries/entries.h"
 
 #define HIDDEN_MAX 64
 #define HIDDEN_NAME_MAX 64
+#define NOT_THERE_MAX 256   /* calls that are named once */
 
 static char hidden[HIDDEN_MAX][HIDDEN_NAME_MAX];
 static int hidden_count;
@@ -72,4 +75,20 @@ CUresult lookup_find(const struct entry_address *table, size_t count, const char
     if (status)
         *status = e ? CU_GET_PROC_ADDRESS_SUCCESS : known ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
     return e || status ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+/* Names each call once, because the program will only say that it failed. */
+CUresult not_there(const char *call, const char *what)
+{
+    static const char *named[NOT_THERE_MAX];
+    int i = 0;
+    model_lock();
+    while (i < NOT_THERE_MAX && named[i] && named[i] != call)
+        i++;
+    if (i < NOT_THERE_MAX && !named[i] && !model.quiet) {
+        named[i] = call;
+        fprintf(stderr, "simulated GPU: %s: the simulated GPU has no %s: not supported\n", call, what);
+    }
+    model_unlock();
+    return CUDA_ERROR_NOT_SUPPORTED;
 }

@@ -14,7 +14,6 @@
 #include "sim/graph/graph.h"
 #include "sim/machine/cost.h"
 #include "sim/machine/machine.h"
-#include "sim/memory/arrays.h"
 #include "sim/memory/memory.h"
 #include "sim/order/stream.h"
 
@@ -38,8 +37,6 @@ static void reset_memory(uint64_t numbered)
         model_cannot_start("no address space for device addresses");
     host_reset();
     allocations_reset();
-    arrays_reset();
-    textures_reset();
     ipc_reset();
 }
 

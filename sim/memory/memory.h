@@ -129,8 +129,7 @@ struct range *virtual_reservation(uint64_t at);                         /* NULL:
 enum allocation_kind {
     ALLOCATION_PLAIN, ALLOCATION_POOL, ALLOCATION_GRAPH, ALLOCATION_MANAGED, ALLOCATION_HOST, ALLOCATION_REGISTERED,
     ALLOCATION_OPENED,      /* cuMemAlloc of another process, by cuIpcOpenMemHandle */
-    ALLOCATION_ARRAY,       /* of an array: no address of the program's leads there */
-    ALLOCATION_INNER        /* of the driver's own: the same */
+    ALLOCATION_INNER        /* of the driver's own: no address of the program's leads there */
 };
 
 enum residence { ON_DEVICE, ON_HOST, MANAGED };         /* MANAGED: on the host here, and in place for host and device */
@@ -148,7 +147,7 @@ struct allocation {
     bool     freed;         /* POOL: cuMemFreeAsync was called, its moment has not come */
     int      device;
     uint32_t context;       /* it ends with, except POOL */
-    uint32_t pool;          /* GRAPH: number of the graph's memory; ARRAY: of the array */
+    uint32_t pool;          /* GRAPH: number of the graph's memory */
     unsigned flags;         /* HOST, REGISTERED */
     uint32_t id;            /* unique for the next 4 billion */
     uint64_t at;
@@ -261,7 +260,6 @@ CUresult value_write_64(CUstream stream, CUdeviceptr at, cuuint64_t value, unsig
 CUresult value_wait_32(CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned flags);
 CUresult value_wait_64(CUstream stream, CUdeviceptr at, cuuint64_t value, unsigned flags);
 CUresult value_batch(CUstream stream, unsigned count, const CUstreamBatchMemOpParams *parts, unsigned flags);
-CUresult not_there(void);                           /* and says so */
 
 /* --- pointers.c */
 CUresult pointer_attribute(void *value, CUpointer_attribute attribute, CUdeviceptr at);

@@ -1,5 +1,5 @@
 /*
- * plain.c: memory of cuMemAlloc, and of arrays.
+ * plain.c: memory of cuMemAlloc, and of the driver's own.
  *
  * Like a real driver, it takes physical memory in chunks of the granularity: allocations of a chunk's size and more have chunks of their
  * own, smaller ones share chunks in steps of 512 bytes.

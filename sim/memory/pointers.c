@@ -19,7 +19,7 @@ static bool find(uint64_t at, struct pointer *p)
         p->device = p->allocation->device;
         p->start = p->range_start = p->allocation->at;
         p->size = p->range_size = p->allocation->size;
-        return !p->allocation->freed && p->allocation->kind < ALLOCATION_ARRAY;
+        return !p->allocation->freed && p->allocation->kind < ALLOCATION_INNER;
     }
     p->mapping = virtual_mapping(at);
     if (!p->mapping || p->mapping->owner != MAPPED_BY_PROGRAM)

@@ -10,25 +10,6 @@ void     region_tell_copy(const struct work *work, CUDA_MEMCPY3D *region);
 CUresult region_copy_3d(const CUDA_MEMCPY3D *region, CUstream stream, bool waits);
 CUresult region_copy_3d_peer(const CUDA_MEMCPY3D_PEER *region, CUstream stream, bool waits);
 CUresult region_copy_2d(const CUDA_MEMCPY2D *region, CUstream stream, bool waits);
-/* An end of a copy of one row: bytes of an array, or an address. */
-struct line_end {
-    CUmemorytype type;
-    CUarray      array;
-    size_t       x;
-    uint64_t     at;
-};
-
-static inline struct line_end in_array(CUarray array, size_t x)
-{
-    return (struct line_end){.type = CU_MEMORYTYPE_ARRAY, .array = array, .x = x};
-}
-
-static inline struct line_end at_address(CUmemorytype type, uint64_t at)
-{
-    return (struct line_end){.type = type, .at = at};
-}
-
-CUresult region_copy_line(struct line_end to, struct line_end from, size_t bytes, CUstream stream, bool waits);
 CUresult region_copy_peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes, CUstream stream,
                           bool waits);
 CUresult region_fill_2d(CUdeviceptr at, size_t pitch, unsigned value, unsigned size, size_t width, size_t height, CUstream stream);

@@ -1,12 +1,11 @@
 /*
  * regions.c: copies and fills of rows and layers, and copies between devices.
  *
- * Of device memory, host memory and arrays. As in copies.c a call is checked as far as the addresses are known when it is made, and again row
- * by row when it runs; copies from and to host memory that is not pinned are waited for.
+ * Of device memory and host memory: there are no arrays. As in copies.c a call is checked as far as the addresses are known when it is made,
+ * and again row by row when it runs; copies from and to host memory that is not pinned are waited for.
  */
 #include "sim/memory/region.h"
 
-#include "sim/memory/arrays.h"
 #include "sim/memory/memory.h"
 
 /* One side of a copy. */
@@ -28,32 +27,11 @@ static bool overflows(uint64_t a, uint64_t b)
     return a && b > UINT64_MAX / 4 / a;
 }
 
-static bool is_inside(uint64_t from, uint64_t count, uint64_t side)
-{
-    return from <= side && count <= side - from;
-}
-
-/* Whole elements, inside. */
-static CUresult find_rows_of_array(const struct side *s, const CUDA_MEMCPY3D *c, const char *call, struct rows *r)
-{
-    const struct array *a = array_find(s->array);
-    if (!a)
-        return model_refuse(CUDA_ERROR_INVALID_HANDLE, "%s: %p is no array", call, (void *)s->array);
-    const CUDA_ARRAY3D_DESCRIPTOR *d = &a->shape;
-    bool whole = s->x % a->element == 0 && c->WidthInBytes % a->element == 0 && !s->level;
-    if (!whole || !is_inside(s->x, c->WidthInBytes, d->Width * a->element) || !is_inside(s->y, c->Height, d->Height ? d->Height : 1) ||
-        !is_inside(s->z, c->Depth, d->Depth ? d->Depth : 1))
-        return model_refuse(CUDA_ERROR_INVALID_VALUE, "%s: %zu bytes, %zu rows, %zu layers from (%zu, %zu, %zu) are not whole elements of the array",
-                            call, c->WidthInBytes, c->Height, c->Depth, s->x, s->y, s->z);
-    *r = (struct rows){.first = a->at + s->z * a->layer + s->y * a->pitch + s->x, .pitch = a->pitch, .layer = a->layer, .pinned = true};
-    return CUDA_SUCCESS;
-}
-
 static CUresult find_rows(const struct side *s, const CUDA_MEMCPY3D *c, const char *call, struct rows *r)
 {
     bool on_host = s->type == CU_MEMORYTYPE_HOST;
     if (s->type == CU_MEMORYTYPE_ARRAY)
-        return find_rows_of_array(s, c, call, r);
+        return model_refuse(CUDA_ERROR_INVALID_HANDLE, "%s: %p is no array: the simulated GPU has none", call, (void *)s->array);
     if (!on_host && s->type != CU_MEMORYTYPE_DEVICE && s->type != CU_MEMORYTYPE_UNIFIED)
         return CUDA_ERROR_INVALID_VALUE;
     uint64_t base = on_host ? s->host : s->device;
@@ -96,10 +74,6 @@ CUresult region_copy(const CUDA_MEMCPY3D *c, const char *call, struct work *work
 /* What a side of a copy is, by its address. */
 static struct side side_of(uint64_t at, const struct work *w, uint64_t pitch, uint64_t layer)
 {
-    uint64_t place[3];
-    CUarray array = array_holding(at, place);
-    if (array)
-        return (struct side){.type = CU_MEMORYTYPE_ARRAY, .array = array, .x = place[0], .y = place[1], .z = place[2]};
     bool device = virtual_is_device_address(at);
     struct side s = {.type = device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST, .pitch = pitch ? pitch : w->bytes};
     s.device = device ? at : 0;
@@ -112,10 +86,8 @@ void region_tell_copy(const struct work *w, CUDA_MEMCPY3D *c)
 {
     struct side from = side_of(w->from, w, w->from_pitch, w->from_layer), to = side_of(w->to, w, w->to_pitch, w->to_layer);
     *c = (CUDA_MEMCPY3D){
-        .srcMemoryType = from.type, .srcHost = (const void *)from.host, .srcDevice = from.device, .srcArray = from.array,
-        .srcXInBytes = from.x, .srcY = from.y, .srcZ = from.z, .srcPitch = from.pitch, .srcHeight = from.height,
-        .dstMemoryType = to.type, .dstHost = (void *)to.host, .dstDevice = to.device, .dstArray = to.array,
-        .dstXInBytes = to.x, .dstY = to.y, .dstZ = to.z, .dstPitch = to.pitch, .dstHeight = to.height,
+        .srcMemoryType = from.type, .srcHost = (const void *)from.host, .srcDevice = from.device, .srcPitch = from.pitch, .srcHeight = from.height,
+        .dstMemoryType = to.type, .dstHost = (void *)to.host, .dstDevice = to.device, .dstPitch = to.pitch, .dstHeight = to.height,
         .WidthInBytes = w->bytes, .Height = w->rows ? w->rows : 1, .Depth = w->layers ? w->layers : 1,
     };
 }
@@ -167,25 +139,6 @@ CUresult region_copy_2d(const CUDA_MEMCPY2D *p, CUstream stream, bool waits)
         .dstPitch = p->dstPitch, .WidthInBytes = p->WidthInBytes, .Height = p->Height, .Depth = 1};
     struct work work;
     CUresult result = region_copy(&c, "cuMemcpy2D", &work);
-    return result ? result : put(&work, stream, waits);
-}
-
-/* Only arrays of one row have such places. */
-static bool is_line(const struct line_end *e)
-{
-    const struct array *a = e->type == CU_MEMORYTYPE_ARRAY ? array_find(e->array) : NULL;
-    return !a || (!a->shape.Height && !a->shape.Depth);
-}
-
-CUresult region_copy_line(struct line_end to, struct line_end from, size_t bytes, CUstream stream, bool waits)
-{
-    if (!is_line(&to) || !is_line(&from))
-        return CUDA_ERROR_INVALID_VALUE;
-    CUDA_MEMCPY3D c = {.srcMemoryType = from.type, .srcHost = (const void *)from.at, .srcDevice = from.at, .srcArray = from.array,
-        .srcXInBytes = from.x, .dstMemoryType = to.type, .dstHost = (void *)to.at, .dstDevice = to.at, .dstArray = to.array,
-        .dstXInBytes = to.x, .WidthInBytes = bytes, .Height = 1, .Depth = 1};
-    struct work work;
-    CUresult result = region_copy(&c, "cuMemcpy of an array", &work);
     return result ? result : put(&work, stream, waits);
 }
 

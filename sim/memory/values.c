@@ -108,8 +108,3 @@ CUresult value_batch(CUstream stream, unsigned count, const CUstreamBatchMemOpPa
             result = work_put(s, &work);
     return result;
 }
-
-CUresult not_there(void)
-{
-    return CUDA_ERROR_NOT_SUPPORTED;
-}

@@ -43,4 +43,5 @@ static CUresult runtime_conditional(cudaGraphConditionalHandle *handle, cudaGrap
         CUresult result = runtime_begin();                                     \
         return runtime_end(result ? result : call);                            \
     }
+#pragma GCC diagnostic ignored "-Wunused-parameter" /* what is of arrays looks at none */
 #include "sim/runtime/calls.def"

@@ -3,7 +3,7 @@
  */
 #include <string.h>
 
-#include "sim/runtime/arrays.h"
+#include "sim/runtime/runtime.h"
 
 /* --- allocation */
 
@@ -193,25 +193,19 @@ cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t fro
     return runtime_end(width && height ? cuMemcpy2DUnaligned(&what) : CUDA_SUCCESS);
 }
 
-/* What is of an array is told in its elements, and the width in those of either one; all else in bytes. A side is memory or an array, not both. */
+/* A side is memory or an array, not both. The driver refuses each array: it has none. */
 static CUresult box_of(const struct cudaMemcpy3DParms *p, CUDA_MEMCPY3D *box)
 {
-    size_t to, from;
     if (!p || !p->srcArray == !p->srcPtr.ptr || !p->dstArray == !p->dstPtr.ptr)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = runtime_element(p->srcArray, &from);
-    if (!result)
-        result = runtime_element(p->dstArray, &to);
-    if (result || (p->srcArray && p->dstArray && from != to))
-        return result ? result : CUDA_ERROR_INVALID_VALUE;
     *box = (CUDA_MEMCPY3D){
-        .srcXInBytes = p->srcPos.x * from, .srcY = p->srcPos.y, .srcZ = p->srcPos.z, .srcArray = (CUarray)p->srcArray,
+        .srcXInBytes = p->srcPos.x, .srcY = p->srcPos.y, .srcZ = p->srcPos.z, .srcArray = (CUarray)p->srcArray,
         .srcMemoryType = p->srcArray ? CU_MEMORYTYPE_ARRAY : place(p->kind, true),
         .srcHost = p->srcPtr.ptr, .srcDevice = (CUdeviceptr)p->srcPtr.ptr, .srcPitch = p->srcPtr.pitch, .srcHeight = p->srcPtr.ysize,
-        .dstXInBytes = p->dstPos.x * to, .dstY = p->dstPos.y, .dstZ = p->dstPos.z, .dstArray = (CUarray)p->dstArray,
+        .dstXInBytes = p->dstPos.x, .dstY = p->dstPos.y, .dstZ = p->dstPos.z, .dstArray = (CUarray)p->dstArray,
         .dstMemoryType = p->dstArray ? CU_MEMORYTYPE_ARRAY : place(p->kind, false),
         .dstHost = p->dstPtr.ptr, .dstDevice = (CUdeviceptr)p->dstPtr.ptr, .dstPitch = p->dstPtr.pitch, .dstHeight = p->dstPtr.ysize,
-        .WidthInBytes = p->extent.width * (p->srcArray ? from : to), .Height = p->extent.height, .Depth = p->extent.depth,
+        .WidthInBytes = p->extent.width, .Height = p->extent.height, .Depth = p->extent.depth,
     };
     return CUDA_SUCCESS;
 }
@@ -235,6 +229,36 @@ cudaError_t cudaMemcpy3D(const struct cudaMemcpy3DParms *p)
 cudaError_t cudaMemcpy3DAsync(const struct cudaMemcpy3DParms *p, cudaStream_t stream)
 {
     return copy_box(p, stream, false);
+}
+
+/* --- pitched memory of three sides */
+
+cudaError_t cudaMalloc3D(struct cudaPitchedPtr *p, struct cudaExtent extent)
+{
+    CUresult result = runtime_begin();
+    CUdeviceptr at = 0;
+    size_t pitch = 0;
+    if (!result && !p)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (!result && extent.width && extent.height && extent.depth)
+        result = extent.height > SIZE_MAX / extent.depth ? CUDA_ERROR_INVALID_VALUE
+                                                         : cuMemAllocPitch(&at, &pitch, extent.width, extent.height * extent.depth, 4);
+    if (!result)
+        *p = (struct cudaPitchedPtr){.ptr = (void *)at, .pitch = pitch, .xsize = extent.width, .ysize = extent.height};
+    return runtime_end(result);
+}
+
+cudaError_t cudaMemset3DAsync(struct cudaPitchedPtr p, int value, struct cudaExtent extent, cudaStream_t stream)
+{
+    CUresult result = runtime_begin();
+    for (size_t z = 0; z < extent.depth && !result; z++)
+        result = cuMemsetD2D8Async((CUdeviceptr)p.ptr + z * p.pitch * p.ysize, p.pitch, (unsigned char)value, extent.width, extent.height, stream);
+    return runtime_end(result);
+}
+
+cudaError_t cudaMemset3D(struct cudaPitchedPtr p, int value, struct cudaExtent extent)
+{
+    return cudaMemset3DAsync(p, value, extent, NULL);
 }
 
 /* --- the same with the per-thread default stream for stream 0, and for calls that name none */
@@ -313,4 +337,11 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, c
     attributes->devicePointer = (void *)there;
     attributes->hostPointer = known ? here : (void *)(uintptr_t)at;
     return cudaSuccess;
+}
+
+/* --- of arrays: all that needs none */
+
+struct cudaChannelFormatDesc cudaCreateChannelDesc(int x, int y, int z, int w, enum cudaChannelFormatKind kind)
+{
+    return (struct cudaChannelFormatDesc){x, y, z, w, kind};
 }

@@ -1,4 +1,7 @@
-/* test_cudart_memory.c: copies of boxes, and the pools of a place, by the simulated CUDA runtime. What the driver does with them: tests/sim. */
+/*
+ * test_cudart_memory.c: copies of boxes, pitched memory, and the pools of a place, by the simulated CUDA runtime. What the driver does with them:
+ * tests/sim.
+ */
 #include <cuda_runtime_api.h>
 
 #include "sim/sim.h"
@@ -72,6 +75,41 @@ CASE(a_box_that_is_none_is_refused)
     EXPECT_EQ(cudaMemcpy3DAsync(NULL, NULL), cudaErrorInvalidValue);
     sim_set_quiet(false);
     OK(cudaFree(at));
+}
+
+CASE(pitched_memory_of_three_sides_is_filled)
+{
+    struct cudaPitchedPtr p;
+    unsigned char byte = 0;
+    begin();
+    OK(cudaFree(at));
+    MUST(cudaMalloc3D(&p, (struct cudaExtent){5, 3, 2}));
+    EXPECT(p.pitch >= 5 && p.xsize == 5 && p.ysize == 3);
+    OK(cudaMemset3D(p, 7, (struct cudaExtent){5, 3, 2}));
+    OK(cudaMemcpy(&byte, (char *)p.ptr + (3 + 2) * p.pitch + 4, 1, cudaMemcpyDeviceToHost));
+    EXPECT_EQ(byte, 7);
+    OK(cudaMemcpy(&byte, (char *)p.ptr + 5, 1, cudaMemcpyDeviceToHost));
+    EXPECT_EQ(byte, 0);
+    OK(cudaFree(p.ptr));
+}
+
+/* The driver has none; to free none is no mistake. */
+CASE(arrays_textures_and_surfaces_are_refused)
+{
+    cudaArray_t array;
+    cudaTextureObject_t texture;
+    cudaSurfaceObject_t surface;
+    struct cudaResourceDesc of = {.resType = cudaResourceTypeLinear};
+    struct cudaTextureDesc how = {.readMode = cudaReadModeElementType};
+    struct cudaChannelFormatDesc floats = cudaCreateChannelDesc(32, 0, 0, 0, cudaChannelFormatKindFloat);
+    EXPECT(floats.x == 32 && floats.f == cudaChannelFormatKindFloat);
+    EXPECT_EQ(cudaMallocArray(&array, &floats, 16, 16, 0), cudaErrorNotSupported);
+    EXPECT_EQ(cudaMalloc3DArray(&array, &floats, (struct cudaExtent){4, 4, 4}, 0), cudaErrorNotSupported);
+    EXPECT_EQ(cudaCreateTextureObject(&texture, &of, &how, NULL), cudaErrorNotSupported);
+    EXPECT_EQ(cudaCreateSurfaceObject(&surface, &of), cudaErrorNotSupported);
+    OK(cudaFreeArray(NULL));
+    OK(cudaDestroyTextureObject(0));
+    OK(cudaDestroySurfaceObject(0));
 }
 
 CASE(a_place_has_the_pools_of_its_device)

@@ -24,7 +24,7 @@ fails '' '0 mutants'
 
 # A test that does not end counts as caught only in a row that says so.
 PYTHONDONTWRITEBYTECODE=1 python3 - "$wrong" <<'END' || exit 1
-import importlib.machinery, importlib.util, pathlib, sys
+import importlib.machinery, importlib.util, pathlib, sys, tempfile
 loader = importlib.machinery.SourceFileLoader("run", "tests/mutants/run")
 run = importlib.util.module_from_spec(importlib.util.spec_from_loader("run", loader))
 loader.exec_module(run)
@@ -45,4 +45,15 @@ cases = [("passes", ""), ("fails", ""), ("hangs", ""), ("hangs", "a thread"), ("
 said = [judged(*case) for case in cases]
 if said != ["SURVIVED", "caught", "TIMED OUT", "caught", "caught"]:
     sys.exit(f"how mutants are judged: {said}")
+
+# A run that was cut off goes on where it was, as long as neither the sources nor the row have changed.
+with tempfile.TemporaryDirectory() as folder:
+    one, two = (run.table.Mutant(name, 1, file="f", test="a/b", old=[name], new=[]) for name in ("one", "two"))
+    run.Kept(pathlib.Path(folder), "x").add(one, "caught", 1)
+    with open(f"{folder}/kept.jsonl", "a") as file:
+        file.write('\n{"key": "')
+    kept, other = run.Kept(pathlib.Path(folder), "x"), run.Kept(pathlib.Path(folder), "y")
+    left = [mutant.name for which in (kept, other) for mutant in (one, two) if which.key(mutant) not in which.said]
+    if left != ["two", "one", "two"] or run.total([one], kept) != "1 mutants, 1 caught, 0 survived":
+        sys.exit(f"what is left of a run that was cut off: {left}")
 END

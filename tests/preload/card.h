@@ -89,13 +89,6 @@ static inline CUdeviceptr at_of(const struct held *held)
     return device_address(held->at);
 }
 
-/* The program runs with the forwarding libcuda.so.1, not with libcenote_preload.so. */
-static inline bool is_forwarded(void)
-{
-    const char *route = getenv("CENOTE_TEST_ROUTE");
-    return route && !strcmp(route, "forward");
-}
-
 /* A function out of the library's own table of symbols, past dlsym. The table ends where the names begin. */
 static inline void *out_of_the_file(const struct link_map *map, const char *name)
 {

@@ -1,7 +1,5 @@
 /*
- * preloaded.c: starts each program of this folder again with libcenote_preload.so in LD_PRELOAD, as a user would start it, before main. With
- * CENOTE_TEST_ROUTE=forward, by which ctest runs all of them once more, with the forwarding libcuda.so.1 and the simulated driver behind it, as
- * `cenote run --sim --forward` does.
+ * preloaded.c: starts each program of this folder again with libcenote_preload.so in LD_PRELOAD, as a user would start it, before main.
  *
  * A sanitizer wants to be the first library of a program: then it is named in LD_PRELOAD, too, before ours. The dynamic linker splits LD_PRELOAD at
  * spaces and colons and knows no quotes: a folder that has some is named by a descriptor that the programs inherit.
@@ -42,7 +40,6 @@ static void name_plainly(char folder[512])
 __attribute__((constructor)) static void start_again(int count, char **arguments)
 {
     char self[512] = "", sanitizer[512] = "", all[1800];
-    const char *route = getenv("CENOTE_TEST_ROUTE");
     (void)count;
     if (getenv(DONE_ALREADY) || readlink("/proc/self/exe", self, sizeof self - 1) <= 0)
         return;
@@ -50,10 +47,7 @@ __attribute__((constructor)) static void start_again(int count, char **arguments
         *strrchr(self, '/') = 0; /* the folder of the build */
     name_plainly(self);
     dl_iterate_phdr(find_sanitizer, sanitizer);
-    if (route && !strcmp(route, "forward"))
-        snprintf(all, sizeof all, "%s%s/forward/libcuda.so.1:%s/sim/libcuda.so.1", sanitizer, self, self);
-    else
-        snprintf(all, sizeof all, "%s%s/libcenote_preload.so", sanitizer, self);
+    snprintf(all, sizeof all, "%s%s/libcenote_preload.so", sanitizer, self);
     setenv("LD_PRELOAD", all, 1);
     setenv(DONE_ALREADY, "1", 1);
     execv("/proc/self/exe", arguments);

@@ -319,28 +319,6 @@ ON_CARD(room_for_a_graph)
     DONE(cuGraphDestroy(graph));
 }
 
-/* With the most memory that a device of this size can have in arrays. */
-ON_CARD(room_for_arrays)
-{
-    CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = 1024, .Height = 1024, .Depth = 12, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 4};
-    CUDA_ARRAY_DESCRIPTOR flat = {.Width = 4096, .Height = 3072, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 4};
-    CUarray array;
-    CUmipmappedArray levels;
-    sim_set_quiet(true);
-    struct held one = plain_take(100 * MIB, card.stream[A]);
-    EXPECT_EQ(cuArray3DCreate(&array, &shape), CUDA_ERROR_OUT_OF_MEMORY);
-    DONE(cuMemFree(at_of(&one)));
-    DONE(cuArray3DCreate(&array, &shape));
-    DONE(cuArrayDestroy(array));
-    hold_and_free(100 * MIB);
-    DONE(cuArrayCreate(&array, &flat));
-    DONE(cuArrayDestroy(array));
-    hold_and_free(100 * MIB);
-    shape.Depth = 10;
-    DONE(cuMipmappedArrayCreate(&levels, &shape, 3));
-    DONE(cuMipmappedArrayDestroy(levels));
-}
-
 /* A kernel needs local memory on the device when it is launched. */
 static void launch_in_shortage(int way)
 {

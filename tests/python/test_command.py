@@ -30,7 +30,7 @@ def refuse(run, tmp_path):
     (["--devices", "2", "--lag", "5", "--", "env"], 4), (["-"], 0), ([], 0), (["--sim"], 1), (["--what", "a.py"], 1), (["--allocator", "-m", "a"], 2),
 ])
 def test_our_options_end_where_the_program_begins(arguments, ours):
-    assert command_line.split(arguments, command.VALUED) == (arguments[:ours], arguments[ours:])
+    assert command_line.split(arguments, command.make_parser()) == (arguments[:ours], arguments[ours:])
 
 
 @pytest.mark.parametrize("size", [

@@ -12,7 +12,7 @@ import zipfile
 
 import pytest
 
-from cenote import places
+from cenote import completion, places
 
 pytestmark = pytest.mark.slow
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -94,7 +94,7 @@ def test_the_wheel_holds_the_package_the_library_and_the_simulated_gpu(wheel):
     assert {"cenote/__init__.py", "cenote/py.typed", "cenote/view/page.html", "cenote/view/page.css", "cenote/view/state.js",
             "cenote/built.py", "cenote/include/cenote/cenote.h",
             "cenote/lib/libcenote.so.0", "cenote/lib/libcenote.so", "cenote/lib/libcenote_pluggable.so", "cenote/lib/libcenote_records.so",
-            "cenote/lib/libcenote_preload.so", "cenote/lib/forward/libcuda.so.1", "cenote/lib/forward/libcuda.so",
+            "cenote/lib/libcenote_preload.so",
             "cenote/torch/adapter.cpp", "cenote.pth", "cenote/bin/cenote-qualify", "cenote/traces/lstm.csv.gz",
             "cenote/sim/libcenote_sim.so", "cenote/sim/libcuda.so.1", "cenote/sim/libcudart.so.13", "cenote/sim/libcudnn.so.9"} <= names
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"cenote", "cenote.pth"}
@@ -149,6 +149,7 @@ def test_the_command_is_installed(installed, outside):
     version = call(installed, "-c", "import cenote; print(cenote.__version__)", **outside)
     for command in ([installed.parent / "cenote"], [installed, "-m", "cenote"]):
         assert call(*command, "--version", **outside) == f"cenote {version}"
+        assert call(*command, "completion", "bash", **outside) == completion.text("bash")
 
 
 def test_what_is_installed_is_found(installed, outside):

@@ -44,7 +44,6 @@ ELSEWHERE = {
     "examples/dry/titan_llama.py": "tests/python/test_frameworks.py",
     "examples/dry/torchvision_loop.py": "tests/python/test_dry_run.py",
     "tools/check/run": "Makefile",
-    "tools/completion/write": "tests/python/test_completion.py",
     "tools/setup": "Makefile",
     "tools/test": "Makefile",
     "tools/unchanged": "Makefile",

@@ -40,7 +40,7 @@ def test_the_page_has_all_figures():
     assert cells.keys() == {row["client"] for row in FIGURES} == set(served.CLIENTS)
     for row in FIGURES:
         _, version, *by_route = cells[row["client"]]
-        said = by_route[("preload", "forward", "adapter").index(row["route"])]
+        said = by_route[("preload", "adapter").index(row["route"])]
         assert version == row["version"]
         if "served" in row:
             assert re.fullmatch(r"[\d,]+", said) and int(said.replace(",", "")) == row["served"], (row, said)

@@ -329,111 +329,21 @@ def test_a_program_that_is_linked_to_the_runtime(run, tmp_path):
 BY_SUM = "cenote: peak requested 200.00 MiB, peak reserved 200.00 MiB, waste 0.0 %, "
 
 
-@pytest.fixture
-def forward(simulation_library) -> pathlib.Path:
-    """The forwarding libcuda.so.1 of the build."""
-    return simulation_library.parents[1] / "forward/libcuda.so.1"
-
-
-@pytest.fixture
-def by_hand(clean, simulation_library):
-    """by_hand(CODE, FOLDER...): a process of Python with these folders in LD_LIBRARY_PATH, and without libcenote_sim.so."""
-    def call(code, *folders, **variables):
-        path = ":".join(places.plain(str(folder)) for folder in folders)
-        environ = {**clean, "LD_LIBRARY_PATH": path, "CENOTE_SIM": "capacity:8GiB", "CENOTE_SUMMARY": "on", **variables}
-        environ.pop("LD_PRELOAD", None)
-        return subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60)
-    return call
+@pytest.mark.simulation
+def test_the_driver_by_its_name_without_a_version(run):
+    done = run("run", *SIM, "--preload", "--", sys.executable, "-c", ALLOCATES.replace("libcuda.so.1", "libcuda.so"))
+    assert done.returncode == 0 and done.stderr.startswith(BY_SUM), done.stderr
 
 
 @pytest.mark.simulation
-class TestForward:
-    """`cenote run --forward`, and the same by hand: a libcuda.so.1 in front of the driver's."""
-
-    def test_the_program_is_served(self, run):
-        done = run("run", *SIM, "--forward", "--", sys.executable, "-c", ALLOCATES)
-        assert done.returncode == 0, done.stderr
-        assert done.stderr.startswith(BY_SUM) and done.stderr.strip().endswith(" trims (cenote by forwarding on a simulated GPU)"), done.stderr
-
-    def test_its_folder_comes_first(self, show, forward, simulation_library):
-        shown = show(*SIM, "--forward", LD_LIBRARY_PATH="/elsewhere")
-        first, driver, unversioned, others = shown["LD_PRELOAD"].split(":")
-        assert os.path.samefile(first, forward) and os.path.samefile(driver, simulation_library.parent / "libcuda.so.1")
-        assert os.path.samefile(unversioned, forward.parent / "libcuda.so")  # before the simulated one, for programs that open that name
-        assert os.path.samefile(others, simulation_library)
-
-    def test_without_a_simulated_gpu_only_the_path_is_set(self, run, forward):
-        done = run("run", "--forward", "--", "sh", "-c", "echo $LD_LIBRARY_PATH; echo $LD_PRELOAD", LD_LIBRARY_PATH="/elsewhere")
-        path, preload = done.stdout.split("\n")[:2]
-        assert os.path.samefile(path.split(":")[0], forward.parent) and path.split(":")[1:] == ["/elsewhere"] and preload == ""
-
-    @pytest.mark.parametrize("variables, options, why", [({"CENOTE_PRELOAD": "off"}, [], "CENOTE_PRELOAD says off"),
-                                                         ({}, ["--preload"], "two routes")])
-    def test_contradictions(self, run, variables, options, why):
-        done = run("run", *SIM, "--forward", *options, "--", "true", **variables)
-        assert done.returncode == 2 and why in done.stderr
-
-    @pytest.mark.parametrize("route", ["--forward", "--preload"])
-    def test_by_the_name_without_a_version(self, run, route):
-        done = run("run", *SIM, route, "--", sys.executable, "-c", ALLOCATES.replace("libcuda.so.1", "libcuda.so"))
-        assert done.returncode == 0 and done.stderr.startswith(BY_SUM), done.stderr
-
-    def test_by_hand(self, by_hand, forward, simulation_library):
-        """The next libcuda.so.1 of the path is the driver. A second folder of ours, here by a link, is none."""
-        done = by_hand(ALLOCATES, forward.parent, simulation_library.parent)
-        assert done.returncode == 0 and done.stderr.startswith(BY_SUM), done.stderr
-
-    @pytest.mark.parametrize("how", ['"libcuda.so.1", mode=os.RTLD_NOW | os.RTLD_DEEPBIND', '"libcuda.so"', '"libcuda.so", mode=os.RTLD_GLOBAL'])
-    def test_other_ways_to_open_it(self, by_hand, forward, simulation_library, how):
-        code = "import os" + ALLOCATES.replace('"libcuda.so.1"', how)
-        done = by_hand(code, forward.parent, simulation_library.parent)
-        assert done.returncode == 0 and done.stderr.startswith(BY_SUM), done.stderr
-
-    @pytest.mark.parametrize("name", ["libcuda.so.1", "libcuda.so"])
-    def test_a_library_of_the_program_brings_it(self, clean, forward, simulation_library, tmp_path, name):
-        """The library is linked to the driver, and the program to the library: the C library comes before the driver then."""
-        sim = simulation_library.parent
-        (tmp_path / "brings.c").write_text("int cuInit(unsigned); int cuDeviceGetCount(int *);\n"
-                                           "int brings(void) { int n = 0; return cuInit(0) || cuDeviceGetCount(&n) ? 99 : n; }\n")
-        (tmp_path / "program.c").write_text("int brings(void);\nint main(void) { return brings(); }\n")
-        for arguments in (["-shared", "-fPIC", "brings.c", "-o", "libbrings.so", f"-L{sim}", f"-l:{name}"],
-                          ["program.c", "-o", "program", "libbrings.so", "-Wl,-rpath,$ORIGIN", f"-Wl,-rpath-link,{sim}"]):
-            subprocess.run(["gcc", *arguments], cwd=tmp_path, check=True)
-        path = ":".join(places.plain(str(folder)) for folder in (forward.parent, sim))
-        environ = {**clean, "LD_LIBRARY_PATH": path, "CENOTE_SIM": "devices:3"}
-        done = subprocess.run([tmp_path / "program"], env=environ, capture_output=True, text=True)
-        assert done.returncode == 3, (done.returncode, done.stderr)
-
-    def test_a_copy_of_ours_is_no_driver(self, by_hand, forward, simulation_library, tmp_path):
-        copy = tmp_path / "lib/forward"
-        copy.mkdir(parents=True)
-        shutil.copy(forward, copy)
-        for name in ("libcenote.so", "libcenote.so.0"):
-            os.symlink(forward.parents[1] / name, tmp_path / "lib" / name)
-        done = by_hand(ALLOCATES, forward.parent, copy, simulation_library.parent)
-        assert done.returncode == 0 and done.stderr.startswith(BY_SUM), done.stderr
-
-    def test_a_driver_by_name(self, by_hand, forward, simulation_library):
-        done = by_hand(ALLOCATES, forward.parent, CENOTE_DRIVER=str(simulation_library.parent / "libcuda.so.1"))
-        assert done.returncode == 0 and done.stderr.startswith(BY_SUM), done.stderr
-
-    @pytest.mark.parametrize("named, why", [("/nowhere/libcuda.so.1", "names /nowhere/libcuda.so.1, which is no CUDA driver"), ("libcuda.so.1", "")])
-    def test_no_driver_behind_it(self, by_hand, forward, named, why):
-        """As where no driver is installed: no device. The name of the driver alone would be ourselves."""
-        code = "import ctypes; d = ctypes.CDLL('libcuda.so.1'); print(d.cuInit(0), d.cuMemFree_v2(0), d.cuInit(0))"
-        done = by_hand(code, forward.parent, CENOTE_DRIVER=named)
-        assert done.stdout.split() == ["100", "3", "100"] and why in done.stderr and done.stderr.count("cenote: ") == 1, done.stderr
-
-    def test_beside_the_preload_one_of_them_serves(self, by_hand, forward, simulation_library):
-        preload = os.path.join(places.plain(str(forward.parents[1])), "libcenote_preload.so")
-        code = "import os; os.environ['LD_PRELOAD'] = %r; os.execv(%r, [%r, '-c', %r])" % (preload, sys.executable, sys.executable, ALLOCATES)
-        done = by_hand(code, forward.parent, simulation_library.parent)
-        assert done.returncode == 0 and done.stderr.startswith(BY_SUM) and "by preload" in done.stderr, done.stderr
-        assert done.stderr.count("cenote: ") == 1, done.stderr
-
-    def test_off(self, by_hand, forward, simulation_library):
-        done = by_hand(ALLOCATES, forward.parent, simulation_library.parent, CENOTE_PRELOAD="off")
-        assert (done.returncode, done.stderr) == (0, "")
+def test_two_copies_of_the_preload_one_of_them_serves(run, simulation_library, tmp_path):
+    build = simulation_library.parents[1]
+    shutil.copy(build / "libcenote_preload.so", tmp_path)
+    for name in ("libcenote.so", "libcenote.so.0"):
+        os.symlink(build / name, tmp_path / name)
+    done = run("run", *SIM, "--preload", "--", sys.executable, "-c", ALLOCATES, LD_PRELOAD=str(tmp_path / "libcenote_preload.so"))
+    assert done.returncode == 0 and done.stderr.startswith(BY_SUM) and "by preload" in done.stderr, done.stderr
+    assert done.stderr.count("cenote: ") == 1, done.stderr
 
 
 def test_a_python_that_reads_the_sources_alone_is_told_that_cenote_is_not_installed(tmp_path):

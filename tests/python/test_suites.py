@@ -32,7 +32,7 @@ PENDING = "with another memory manager the test skips itself: it looks into Numb
 DIFFERENT = {("adapter", DRIVER + f"test_deallocations.TestDeallocation.test_{name}"): PENDING
              for name in ("defer_cleanup", "exception", "max_pending_bytes", "max_pending_count", "nested_defer_cleanup")}
 ASYNC_POOL = "tests/cupy_tests/cuda_tests/test_memory.py::TestMemoryAsyncPool::test_"
-DIFFERENT |= {(route, ASYNC_POOL + name): why for route in ("preload", "forward") for name, why in {
+DIFFERENT |= {("preload", ASYNC_POOL + name): why for name, why in {
     "free_all_blocks_large_chunk": "counts on a cudaMalloc that fails beside free memory of a pool: cenote serves it from there",
     "free_bytes": "the memory of that test's cudaMalloc is free by now, and all free memory of cenote's is a part of the default pool"}.items()}
 # The driver's thread that calls a Python function may want Python's lock while Python ends, after the last test. Python ends such a thread, and where
@@ -68,8 +68,6 @@ SUITES = {
     "cuda.core": Suite((), "cuda_core/tests", ("cython", "example_tests", "system")),
     "cuda.bindings": Suite((), "cuda_bindings/tests", ("cython", "nvml", "cudla", "test_examples.py", "test_nvfatbin.py")),
     "CuPy": Suite((), "tests", (), ("cuda_tests/test_*memory*.py", "memory_hooks_tests/test_*.py"), "CENOTE_CUPY", ""),
-    "CuPy, textures": Suite((), "tests", (), ("cuda_tests/test_texture.py",), "CENOTE_CUPY", "", passes=250,
-                            options=("-k", "not TestCUDAarray or numpy")),  # CuPy's random numbers are kernels
     "PyCUDA": Suite((), "test", ("undistributed",), clone="CENOTE_PYCUDA", passes=30),
     "RMM": Suite((), clone="CENOTE_RMM", programs="*_tests"),
     "UMF": Suite((), clone="CENOTE_UMF", programs="test/test_provider_*cuda*"),
@@ -79,7 +77,7 @@ SUITES = {
     "JAX, arrays that change": Suite((), "tests", (), ("mutable_array_test.py",), "CENOTE_JAX", passes=50, variables=JAX, data=NOTHING),
     "ONNX Runtime": Suite((), str(RUN.parent), (), ("onnx_backend.py",), "CENOTE_ONNX_RUNTIME", passes=200, options=("-k", OPERATORS), data=NOTHING),
 }
-ROUTES = {"preload": ("libcenote_preload.so",), "forward": ("forward/libcuda.so.1", "sim/libcuda.so.1", "forward/libcuda.so"), "adapter": ()}
+ROUTES = {"preload": ("libcenote_preload.so",), "adapter": ()}
 CASES = [(suite, route) for suite in SUITES for route in ROUTES if route != "adapter" or suite == "numba-cuda"]
 
 pytestmark = [pytest.mark.deep, pytest.mark.usefixtures("installed")]

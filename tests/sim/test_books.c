@@ -195,16 +195,15 @@ CASE(a_copy_of_what_was_not_kept_is_not_known)
     machine_unmap(range);
 }
 
-/* The text that a copy to the host of the page at `from` brings to stderr. */
-static void read_back(CUdeviceptr from, char *said, size_t room)
+/* The text that `act` brings to stderr. */
+static void listen(void (*act)(CUdeviceptr at), CUdeviceptr at, char *said, size_t room)
 {
-    static char bytes[PAGE];
     int ends[2], kept = dup(2);
     REQUIRE(kept >= 0 && !pipe2(ends, O_CLOEXEC | O_NONBLOCK));
     fflush(NULL);
     dup2(ends[1], 2);
     sim_set_quiet(false);
-    CUresult copied = cuMemcpyDtoH(bytes, from, PAGE);
+    act(at);
     sim_set_quiet(true);
     dup2(kept, 2);
     ssize_t got = read(ends[0], said, room - 1);
@@ -212,7 +211,36 @@ static void read_back(CUdeviceptr from, char *said, size_t room)
     close(kept);
     close(ends[0]);
     close(ends[1]);
-    EXPECT_OK(copied);
+}
+
+static void read_back(CUdeviceptr from)
+{
+    static char bytes[PAGE];
+    EXPECT_OK(cuMemcpyDtoH(bytes, from, PAGE));
+}
+
+static void ask_for_arrays(CUdeviceptr at)
+{
+    CUarray array;
+    CUtexObject texture;
+    CUsurfObject surface;
+    CUDA_ARRAY_DESCRIPTOR shape = {.Width = 16, .Height = 16, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
+    for (int i = 0; i < 2; i++) {
+        EXPECT_EQ(cuArrayCreate(&array, &shape), CUDA_ERROR_NOT_SUPPORTED);
+        EXPECT_EQ(cuMemcpyDtoA(NULL, 0, at, 1), CUDA_ERROR_NOT_SUPPORTED);
+        EXPECT_EQ(cuTexObjectCreate(&texture, NULL, NULL, NULL), CUDA_ERROR_NOT_SUPPORTED);
+        EXPECT_EQ(cuSurfObjectCreate(&surface, NULL), CUDA_ERROR_NOT_SUPPORTED);
+    }
+}
+
+CASE(calls_that_are_not_simulated_are_refused_and_named_once)
+{
+    char said[500];
+    listen(ask_for_arrays, 0, said, sizeof said);
+    EXPECT_EQ(strcmp(said, "simulated GPU: cuArrayCreate: the simulated GPU has no arrays: not supported\n"
+                           "simulated GPU: cuMemcpyDtoA: the simulated GPU has no arrays: not supported\n"
+                           "simulated GPU: cuTexObjectCreate: the simulated GPU has no texture objects: not supported\n"
+                           "simulated GPU: cuSurfObjectCreate: the simulated GPU has no surface objects: not supported\n"), 0);
 }
 
 CASE(contents_that_were_not_kept_are_told_of_when_they_are_read)
@@ -223,14 +251,14 @@ CASE(contents_that_were_not_kept_are_told_of_when_they_are_read)
     simulated_begin_as(&shape);
     struct machine_range range = machine_map(3);
     EXPECT_OK(sim_launch_fill(NULL, range.at, 7, PAGE));
-    read_back(range.at + 2 * PAGE, said, sizeof said);
+    listen(read_back, range.at + 2 * PAGE, said, sizeof said);
     EXPECT(!*said); /* never written, and nothing was dropped */
     EXPECT_OK(sim_launch_fill(NULL, range.at + PAGE, 7, PAGE));
-    read_back(range.at, said, sizeof said);
+    listen(read_back, range.at, said, sizeof said);
     EXPECT(!*said);
-    read_back(range.at + PAGE, said, sizeof said);
+    listen(read_back, range.at + PAGE, said, sizeof said);
     EXPECT(strstr(said, "was not kept, and is zero") != NULL);
-    read_back(range.at + PAGE, said, sizeof said);
+    listen(read_back, range.at + PAGE, said, sizeof said);
     EXPECT(!*said);
 }
 

@@ -62,7 +62,7 @@ CASE(regions_that_do_not_fit_are_refused)
     copy.dstDevice = 0;
     EXPECT_EQ(cuMemcpy2D(&copy), CUDA_ERROR_INVALID_VALUE);
     copy.dstMemoryType = CU_MEMORYTYPE_ARRAY;
-    EXPECT_EQ(cuMemcpy2D(&copy), CUDA_ERROR_INVALID_HANDLE);    /* of no array; tests/sim/test_arrays.c has the others */
+    EXPECT_EQ(cuMemcpy2D(&copy), CUDA_ERROR_INVALID_HANDLE);    /* there are no arrays */
     copy.Height = 0;
     EXPECT_OK(cuMemcpy2D(&copy));
     EXPECT_EQ(cuMemcpy3D(NULL), CUDA_ERROR_INVALID_VALUE);

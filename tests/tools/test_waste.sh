@@ -1,3 +1,3 @@
 #!/bin/bash
-# cenote-fuzz: the same seed finds the same, what it writes replays to what it says, its models by hand, its arguments; traces/worst.
+# cenote-fuzz: the same seed finds the same, what it writes replays to what it says, its arguments; traces/worst.
 exec python3 -B tests/tools/waste.py

@@ -40,7 +40,7 @@ struct state_row {
 };
 
 /* What a call is given beside streams, events and memory. */
-enum part { BASE, OTHER, CODE, GRAPHS, ARRAYS, PAGES, POOLS, GREEN, REST, PARTS };
+enum part { BASE, OTHER, CODE, GRAPHS, PAGES, POOLS, GREEN, REST, PARTS };
 
 /* A stream that a call is given: the one that is captured, one that does not wait for the default stream, the default stream. */
 enum on { ON_NONE, ON_CAPTURED, ON_BESIDE, ON_DEFAULT };
@@ -91,15 +91,6 @@ struct scene {
     CUDA_MEM_ALLOC_NODE_PARAMS_v1 take;
     CUgraphNodeParams any;
     CUDA_GRAPH_INSTANTIATE_PARAMS instantiate;
-    /* ARRAYS */
-    CUarray     array;
-    CUmipmappedArray levels;
-    CUtexObject texture;
-    CUsurfObject surface;
-    CUDA_ARRAY_DESCRIPTOR shape;
-    CUDA_ARRAY3D_DESCRIPTOR shape_3d;
-    CUDA_RESOURCE_DESC resource;
-    CUDA_TEXTURE_DESC how;
     /* PAGES */
     CUmemAllocationProp prop;
     CUmemAccessDesc who;

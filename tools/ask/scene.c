@@ -186,20 +186,6 @@ static CUresult make_graphs(struct scene *s)
     return s->d->cuGraphUpload(s->exec, s->beside);
 }
 
-static CUresult make_arrays(struct scene *s)
-{
-    s->shape = (CUDA_ARRAY_DESCRIPTOR){.Width = 64, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
-    CUDA_ARRAY3D_DESCRIPTOR line = {.Width = 64, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1, .Flags = CUDA_ARRAY3D_SURFACE_LDST};
-    s->shape_3d = line;
-    s->shape_3d.Height = 16;
-    DO(cuArray3DCreate_v2(&s->array, &line));
-    DO(cuMipmappedArrayCreate(&s->levels, &s->shape_3d, 2));
-    s->resource = (CUDA_RESOURCE_DESC){.resType = CU_RESOURCE_TYPE_ARRAY, .res.array.hArray = s->array};
-    s->how = (CUDA_TEXTURE_DESC){.filterMode = CU_TR_FILTER_MODE_POINT};
-    DO(cuTexObjectCreate(&s->texture, &s->resource, &s->how, NULL));
-    return s->d->cuSurfObjectCreate(&s->surface, &s->resource);
-}
-
 static CUresult make_pages(struct scene *s)
 {
     s->prop = (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED, .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
@@ -263,7 +249,6 @@ CUresult scene_part(struct scene *s, enum part part)
     case OTHER:  return make_other(s);
     case CODE:   return make_code(s);
     case GRAPHS: return make_graphs(s);
-    case ARRAYS: return make_arrays(s);
     case PAGES:  return make_pages(s);
     case POOLS:  return make_pools(s);
     case GREEN:  return make_green(s);

@@ -15,8 +15,9 @@
 #include "sim/sim.h"
 #include "stats/text/options.h"
 #include "stats/text/quantity.h"
+#include "tools/replay/curve.h"
+#include "tools/replay/models.h"
 #include "tools/replay/replay.h"
-#include "tools/waste/models.h"
 
 enum { EXIT_USAGE = 1, EXIT_BROKEN_FILE = 2, EXIT_FAILED = 3 };
 
@@ -31,6 +32,9 @@ static const char usage[] =
     "  --provider NAME      option provider\n"
     "  --harvest-budget X   option harvest_budget\n"
     "  --prices LIST        what driver calls cost: a100 (default), h100, h200, contended, or a file of cenote-qualify --prices\n"
+    "  --curve FILE         no figures: write there what one allocator holds after each record of one trace, and where it put the block\n"
+    "  --recorded N         that trace is what a card held, and its first N records set up what it held before (tools/replay/torch.c)\n"
+    "  --ties NAME          which of equal free blocks PyTorch takes: address (default, until 2.11), piece (2.12), segment (since 2.13)\n"
     "  --json               one JSON object a line\n";
 
 static const struct allocator {
@@ -43,6 +47,7 @@ static const struct allocator {
 struct request {
     struct replay_plan plan;
     const char        *lag;     /* as it was given */
+    const char        *curve;
     bool               under[ALLOCATORS];
     bool               json;
 };
@@ -100,6 +105,15 @@ static bool set_lag(struct request *request, const char *value)
     return plan->step || (quantity_read_share(value, &plan->lag) && plan->lag <= 1000);
 }
 
+static bool set_ties(struct replay_plan *plan, const char *value)
+{
+    static const char *const names[] = {[TIES_ADDRESS] = "address", [TIES_PIECE] = "piece", [TIES_SEGMENT] = "segment"};
+    for (plan->ties = TIES_ADDRESS; plan->ties <= TIES_SEGMENT; plan->ties++)
+        if (!strcmp(value, names[plan->ties]))
+            return true;
+    return false;
+}
+
 static int set_option(struct request *request, const struct option *option, const char *value)
 {
     struct replay_plan *plan = &request->plan;
@@ -124,6 +138,15 @@ static int set_option(struct request *request, const struct option *option, cons
         return set_pool_option(request, "harvest_budget", value);
     case 'f':
         return replay_set_prices(plan, "cenote-replay", value) ? 0 : EXIT_USAGE;
+    case 'd':
+        plan->recorded = quantity_read_count(value, &count) && count <= TRACE_RECORDS_MAX;
+        plan->laid = count;
+        return plan->recorded ? 0 : refuse(option->name, value);
+    case 't':
+        return set_ties(plan, value) ? 0 : refuse(option->name, value);
+    case 'w':
+        request->curve = value;
+        return 0;
     default:
         request->json = true;
         return 0;
@@ -138,7 +161,9 @@ static int read_arguments(int argc, char **argv, struct request *request)
         {"gpu-lag", required_argument, NULL, 'l'},  {"page-mib", required_argument, NULL, 'm'},
         {"provider", required_argument, NULL, 'p'}, {"harvest-budget", required_argument, NULL, 'b'},
         {"prices", required_argument, NULL, 'f'},   {"json", no_argument, NULL, 'j'},
-        {"under", required_argument, NULL, 'u'},    {"help", no_argument, NULL, 'h'},
+        {"under", required_argument, NULL, 'u'},    {"curve", required_argument, NULL, 'w'},
+        {"recorded", required_argument, NULL, 'd'}, {"ties", required_argument, NULL, 't'},
+        {"help", no_argument, NULL, 'h'},
         {0},
     };
     for (;;) {
@@ -158,9 +183,16 @@ static int read_arguments(int argc, char **argv, struct request *request)
         if (status)
             return status;
     }
-    if (optind < argc)
+    size_t under = 0;
+    for (size_t i = 0; i < ALLOCATORS; i++)
+        under += request->under[i];
+    const char *wrong = optind == argc                                          ? "no trace was named"
+                        : request->curve && (optind + 1 != argc || under != 1) ? "--curve is for one trace and one allocator"
+                        : request->plan.recorded && !request->curve            ? "--recorded is for --curve"
+                                                                               : NULL;
+    if (!wrong)
         return -1;
-    fprintf(stderr, "cenote-replay: no trace was named\n%s", usage);
+    fprintf(stderr, "cenote-replay: %s\n%s", wrong, usage);
     return EXIT_USAGE;
 }
 
@@ -238,24 +270,16 @@ static int replay_both(const struct trace *trace, const struct replay_plan *plan
     struct replay_plan other = *plan;
     struct replay_result beside;
     options_presets(&presets);
-    replay_apart(trace, plan, result);
+    replay_run(trace, plan, result);
     *default_peak = result->reserved_peak;
     other.options.harvest_budget = presets.harvest_budget;
     if (result->failed || plan->options.harvest_budget == other.options.harvest_budget)
         return result->failed;
-    replay_apart(trace, &other, &beside);
+    replay_run(trace, &other, &beside);
     *default_peak = beside.reserved_peak;
     if (beside.failed)
         *result = beside;
     return result->failed;
-}
-
-/* Of the simulated GPU; the models have none and are given so much less memory. */
-static uint64_t context_bytes(void)
-{
-    struct sim_shape shape;
-    sim_shape_default(&shape);
-    return shape.context_bytes;
 }
 
 /* The exit status. */
@@ -268,9 +292,18 @@ static int replay_under(const struct request *request, struct line *line)
         fprintf(stderr, "%s: a trace of %" PRIu32 " devices; the models know one\n", line->path, line->trace->devices);
         return EXIT_BROKEN_FILE;
     }
+    if (request->curve) {
+        if (!curve_write(request->curve, line->trace, &plan, &result)) {
+            perror(request->curve);
+            return EXIT_BROKEN_FILE;
+        }
+        if (!result.failed && !result.ooms)
+            return 0;
+        fprintf(stderr, "%s: %s\n", line->path, result.failed ? result.message : "memory ran out; --capacity is too small for this trace");
+        return EXIT_FAILED;
+    }
     if (plan.play) {
-        plan.capacity -= plan.capacity < context_bytes() ? plan.capacity : context_bytes();
-        replay_apart(line->trace, &plan, &result);
+        replay_run(line->trace, &plan, &result);
         line->default_peak = result.reserved_peak;
     } else {
         replay_both(line->trace, &plan, &result, &line->default_peak);
@@ -310,7 +343,7 @@ int main(int argc, char **argv)
     int status = read_arguments(argc, argv, &request);
     if (status >= 0)
         return status;
-    if (!request.json)
+    if (!request.json && !request.curve)
         print_head();
     for (status = 0; optind < argc && !status; optind++)
         status = replay_file(&request, argv[optind]);

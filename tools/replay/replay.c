@@ -321,7 +321,7 @@ bool replay_set_prices(struct replay_plan *plan, const char *program, const char
     return false;
 }
 
-void replay_apart(const struct trace *trace, const struct replay_plan *plan, struct replay_result *result)
+static void run_apart(const struct trace *trace, const struct replay_plan *plan, struct replay_result *result)
 {
     int ends[2], status = 0;
     memset(result, 0, sizeof(*result));
@@ -329,7 +329,7 @@ void replay_apart(const struct trace *trace, const struct replay_plan *plan, str
     pid_t child = pipe(ends) ? -1 : fork();
     if (child == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL); /* if the parent dies, this replay ends, too */
-        (plan->play ? plan->play : replay)(trace, plan, result);
+        replay(trace, plan, result);
         _exit(write(ends[1], result, sizeof(*result)) == sizeof(*result) ? 0 : 1);
     }
     ssize_t got = 0;
@@ -343,4 +343,21 @@ void replay_apart(const struct trace *trace, const struct replay_plan *plan, str
         result->failed = 1;
         snprintf(result->message, sizeof(result->message), "the replay ended early, with status %#x", (unsigned)status);
     }
+}
+
+uint64_t replay_context_bytes(void)
+{
+    struct sim_shape shape;
+    sim_shape_default(&shape);
+    return shape.context_bytes;
+}
+
+void replay_run(const struct trace *trace, const struct replay_plan *plan, struct replay_result *result)
+{
+    struct replay_plan own = *plan;
+    own.capacity -= own.capacity < replay_context_bytes() ? own.capacity : replay_context_bytes();
+    if (plan->play)
+        plan->play(trace, &own, result);
+    else
+        run_apart(trace, plan, result);
 }

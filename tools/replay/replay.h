@@ -23,7 +23,7 @@ struct moment {
 enum replay_ties { TIES_ADDRESS, TIES_PIECE, TIES_SEGMENT };
 
 struct replay_plan {
-    replay_fn      play;     /* NULL: cenote; or another allocator on the simulated GPU, in whose result only what it knows is set */
+    replay_fn      play;     /* NULL: cenote; or a model, in whose result only what it knows is set */
     cenote_options options;
     uint64_t       capacity; /* bytes per device */
     const char    *prices;   /* what driver calls cost, as a shape has it (sim/sim.h) */
@@ -66,7 +66,8 @@ uint64_t replay_lag(const struct replay_plan *plan, const struct trace *trace);
 /* False: the value of --prices is no list, and a line on stderr says why. */
 bool replay_set_prices(struct replay_plan *plan, const char *program, const char *value);
 
-/* Runs in a process of its own, because a driver lives as long as its process. */
-void replay_apart(const struct trace *trace, const struct replay_plan *plan, struct replay_result *result);
+/* cenote runs in a process of its own, because a driver lives as long as its process. A model has no context, and gets so much less memory. */
+void replay_run(const struct trace *trace, const struct replay_plan *plan, struct replay_result *result);
+uint64_t replay_context_bytes(void);     /* that a context takes of the simulated GPU */
 
 #endif

@@ -16,13 +16,14 @@
 #include <string.h>
 
 #include "bench/common.h"
-#include "stats/text/quantity.h"
 
+#define RECORDS 10000         /* a pattern has at most so many allocations, frees and uses */
+#define STEP_NS 10000         /* between two of them */
 #define UNIT 512              /* every allocator here rounds to it */
 #define STREAM_NAMED_FROM 1   /* streams of the trace; 0 is the legacy default stream, which waits for others */
 
 /* From 0 to below `n`. */
-static uint32_t below(uint64_t *random, uint32_t n)
+static uint32_t below(uint64_t *random, uint64_t n)
 {
     return (uint32_t)((bench_random(random) >> 32) * n >> 32);
 }
@@ -42,48 +43,43 @@ static uint64_t largest(const struct bounds *bounds)
 /* A size like those of programs: often a power of two, or a little more. */
 static uint64_t random_size(const struct bounds *bounds, uint64_t *random)
 {
-    uint64_t least = bounds->live / PATTERN_RECORDS * 4;
-    uint64_t size = bench_random_size(random, least < UNIT ? UNIT : least, largest(bounds));
-    switch (below(random, 3)) {
-    case 0:
-        return rounded(exp2(floor(log2((double)size))), largest(bounds));
-    case 1:
-        return rounded(exp2(floor(log2((double)size))) + UNIT, largest(bounds));
-    default:
-        return rounded((double)size, largest(bounds));
-    }
+    uint64_t least = bounds->live / RECORDS * 4;
+    double size = (double)bench_random_size(random, least < UNIT ? UNIT : least, largest(bounds));
+    uint32_t kind = below(random, 3);
+    return rounded(kind < 2 ? exp2(floor(log2(size))) + kind * UNIT : size, largest(bounds));
 }
 
 /* 0, 1, or more, small ones more often. */
-static uint32_t random_every(uint64_t *random, uint32_t most)
+static uint64_t random_every(uint64_t *random, uint64_t most)
 {
-    return below(random, 3) ? (uint32_t)bench_random_size(random, 1, most) : 0;
+    return below(random, 3) ? bench_random_size(random, 1, most) : 0;
 }
 
-static void phase_random(struct phase *phase, const struct bounds *bounds, uint64_t *random)
+static struct phase random_phase(const struct bounds *bounds, uint64_t *random)
 {
-    *phase = (struct phase){
-        .least = random_size(bounds, random),
-        .most = random_size(bounds, random),
-        .pin = rounded((double)bench_random_size(random, UNIT, 4 << 20), largest(bounds)),
-        .pin_every = random_every(random, 64),
-        .pin_phases = 1 + below(random, PHASES_MAX),
-        .fill = below(random, 2) ? 100 : 20 + below(random, 81),
-        .window = below(random, 4) ? 0 : 1 + below(random, 64),
-        .keep = random_every(random, 64),
-        .thin = random_every(random, 8),
-        .use = below(random, 4) ? 0 : 1 + below(random, 16),
-        .stream = below(random, bounds->streams + 1),
-        .sizes = below(random, SIZES_KINDS),
-        .order = below(random, ORDER_KINDS),
-    };
+    struct phase p;
+    p.n[LEAST] = random_size(bounds, random);
+    p.n[MOST] = random_size(bounds, random);
+    p.n[PIN] = rounded((double)bench_random_size(random, UNIT, 4 << 20), largest(bounds));
+    p.n[PIN_EVERY] = random_every(random, 64);
+    p.n[PIN_PHASES] = 1 + below(random, PHASES_MAX);
+    p.n[FILL] = below(random, 2) ? 100 : 20 + below(random, 81);
+    p.n[WINDOW] = below(random, 4) ? 0 : 1 + below(random, 64);
+    p.n[KEEP] = random_every(random, 64);
+    p.n[THIN] = random_every(random, 8);
+    p.n[USE] = below(random, 4) ? 0 : 1 + below(random, 16);
+    p.n[STREAM] = below(random, bounds->streams + 1);
+    p.n[SIZES] = below(random, SIZES_KINDS);
+    p.n[ORDER] = below(random, ORDER_KINDS);
+    return p;
 }
 
 void pattern_random(struct pattern *pattern, const struct bounds *bounds, uint64_t *random)
 {
-    *pattern = (struct pattern){.count = 1 + below(random, PHASES_MAX), .seed = bench_random(random)};
+    pattern->count = 1 + below(random, PHASES_MAX);
+    pattern->seed = bench_random(random);
     for (uint32_t i = 0; i < pattern->count; i++)
-        phase_random(&pattern->phases[i], bounds, random);
+        pattern->phases[i] = random_phase(bounds, random);
 }
 
 /* -------------------------------------------------------------------------------------------------------------------- changes */
@@ -100,7 +96,7 @@ static uint64_t change_size(uint64_t size, const struct bounds *bounds, uint64_t
     return random_size(bounds, random);
 }
 
-static uint32_t change_every(uint32_t every, uint32_t most, uint64_t *random)
+static uint64_t change_every(uint64_t every, uint64_t most, uint64_t *random)
 {
     switch (below(random, 5)) {
     case 0:
@@ -110,56 +106,29 @@ static uint32_t change_every(uint32_t every, uint32_t most, uint64_t *random)
     case 2:
         return every < most ? every + 1 : every;
     case 3:
-        return every > 0 ? every - 1 : 0;
+        return every ? every - 1 : 0;
     default:
         return random_every(random, most);
     }
 }
 
-/* Changes one number of a phase. */
+/* Changes one number of a phase, or the last two. */
 static void change_phase(struct phase *phase, const struct bounds *bounds, uint64_t *random)
 {
-    struct phase other;
-    phase_random(&other, bounds, random);
-    switch (below(random, 13)) {
-    case 0:
-    case 1:
-        phase->least = change_size(phase->least, bounds, random);
-        break;
-    case 2:
-        phase->most = change_size(phase->most, bounds, random);
-        break;
-    case 3:
-        phase->pin = change_size(phase->pin, bounds, random);
-        break;
-    case 4:
-        phase->pin_every = change_every(phase->pin_every, 256, random);
-        break;
-    case 5:
-        phase->pin_phases = other.pin_phases;
-        break;
-    case 6:
-        phase->fill = other.fill;
-        break;
-    case 7:
-        phase->window = change_every(phase->window, 1024, random);
-        break;
-    case 8:
-        phase->keep = change_every(phase->keep, 256, random);
-        break;
-    case 9:
-        phase->thin = change_every(phase->thin, 256, random);
-        break;
-    case 10:
-        phase->use = other.use;
-        break;
-    case 11:
-        phase->stream = other.stream;
-        break;
-    default:
-        phase->sizes = other.sizes;
-        phase->order = other.order;
-    }
+    static const struct {
+        enum number number;
+        uint64_t    most; /* of one in so many; 0: of no such number */
+    } changes[] = {{LEAST, 0}, {LEAST, 0}, {MOST, 0}, {PIN, 0}, {PIN_EVERY, 256}, {PIN_PHASES, 0}, {FILL, 0}, {WINDOW, 1024}, {KEEP, 256},
+                   {THIN, 256}, {USE, 0}, {STREAM, 0}, {SIZES, 0}};
+    struct phase other = random_phase(bounds, random);
+    uint32_t kind = below(random, sizeof(changes) / sizeof(changes[0]));
+    enum number n = changes[kind].number;
+    if (n <= PIN)
+        phase->n[n] = change_size(phase->n[n], bounds, random);
+    else
+        phase->n[n] = changes[kind].most ? change_every(phase->n[n], changes[kind].most, random) : other.n[n];
+    if (n == SIZES)
+        phase->n[ORDER] = other.n[ORDER];
 }
 
 /* Repeats a phase, as it is, with larger blocks, or on the next stream: what wastes once often wastes again. */
@@ -169,15 +138,14 @@ static void repeat_phase(struct pattern *pattern, const struct bounds *bounds, u
     if (pattern->count == PHASES_MAX)
         return;
     uint32_t at = below(random, pattern->count);
-    memmove(&pattern->phases[at + 1], &pattern->phases[at], (pattern->count - at) * sizeof(struct phase));
-    pattern->count++;
-    struct phase *phase = &pattern->phases[at + 1];
+    memmove(&pattern->phases[at + 1], &pattern->phases[at], (pattern->count++ - at) * sizeof(struct phase));
+    uint64_t *n = pattern->phases[at + 1].n;
     double factor = factors[below(random, 6)];
-    phase->least = rounded((double)phase->least * factor, largest(bounds));
-    phase->most = rounded((double)phase->most * factor, largest(bounds));
-    phase->pin = rounded((double)phase->pin * (below(random, 2) ? factor : 1), largest(bounds));
+    n[LEAST] = rounded((double)n[LEAST] * factor, largest(bounds));
+    n[MOST] = rounded((double)n[MOST] * factor, largest(bounds));
+    n[PIN] = rounded((double)n[PIN] * (below(random, 2) ? factor : 1), largest(bounds));
     if (below(random, 2))
-        phase->stream = (phase->stream + 1) % (bounds->streams + 1);
+        n[STREAM] = (n[STREAM] + 1) % (bounds->streams + 1);
 }
 
 static void remove_phase(struct pattern *pattern, uint64_t *random)
@@ -193,21 +161,16 @@ void pattern_change(struct pattern *pattern, const struct bounds *bounds, uint64
     for (uint32_t changes = 1 + below(random, 3); changes; changes--) {
         uint32_t kind = below(random, 10), at = below(random, pattern->count), other = below(random, pattern->count);
         struct phase phase = pattern->phases[at];
-        switch (kind) {
-        case 0:
+        if (kind == 0) {
             repeat_phase(pattern, bounds, random);
-            break;
-        case 1:
+        } else if (kind == 1) {
             remove_phase(pattern, random);
-            break;
-        case 2:
+        } else if (kind == 2) {
             pattern->phases[at] = pattern->phases[other];
             pattern->phases[other] = phase;
-            break;
-        case 3:
+        } else if (kind == 3) {
             pattern->seed = bench_random(random);
-            break;
-        default:
+        } else {
             change_phase(&pattern->phases[at], bounds, random);
         }
     }
@@ -215,33 +178,34 @@ void pattern_change(struct pattern *pattern, const struct bounds *bounds, uint64
 
 /* -------------------------------------------------------------------------------------------------------------------- playing */
 
+#define NO_PIN UINT64_MAX
+
 struct live {
-    uint64_t bytes;
-    uint32_t block, stream, phase;
-    uint32_t until; /* pins: freed at the end of this phase; others: UINT32_MAX */
+    uint64_t bytes, stream, until; /* pins are freed at the end of phase `until`; others: NO_PIN */
+    uint32_t block, phase;
 };
 
 struct play {
     struct trace        *trace;
     const struct bounds *bounds;
-    struct live         *live; /* in the order of allocation */
+    struct live         *live, *gone; /* in the order of allocation; to be freed at the end of the phase */
     uint32_t             count;
     uint64_t             bytes;
     uint64_t             random;
     bool                 full; /* from now on only frees are recorded */
 };
 
-static void write_record(struct play *p, enum record_op op, const struct live *l, uint32_t stream)
+static void write_record(struct play *p, enum record_op op, const struct live *l, uint64_t stream)
 {
     struct trace *t = p->trace;
-    t->length_ns = t->count * PATTERN_STEP_NS;
+    t->length_ns = t->count * STEP_NS;
     t->records[t->count++] = (struct record){
-        .t_ns = t->length_ns, .op = op, .id = l->block, .bytes = l->bytes, .stream = stream, .block = l->block};
+        .t_ns = t->length_ns, .op = op, .id = l->block, .bytes = l->bytes, .stream = (uint32_t)stream, .block = l->block};
 }
 
-static void take(struct play *p, uint64_t bytes, uint32_t stream, uint32_t phase, uint32_t until)
+static void take(struct play *p, uint64_t bytes, uint64_t stream, uint32_t phase, uint64_t until)
 {
-    if (p->trace->count + p->count + 3 > PATTERN_RECORDS || p->bytes + bytes > p->bounds->live) {
+    if (p->trace->count + p->count + 3 > RECORDS || p->bytes + bytes > p->bounds->live) {
         p->full = true; /* live blocks have to be freed at the end */
         return;
     }
@@ -259,21 +223,16 @@ static void give(struct play *p, const struct live *l)
     write_record(p, RECORD_FREE, l, l->stream);
 }
 
-static uint64_t next_size(struct play *p, const struct phase *phase, uint32_t n, uint64_t done)
+static uint64_t next_size(struct play *p, const uint64_t *number, uint32_t n, uint64_t done)
 {
-    switch (phase->sizes) {
-    case SIZES_TWO:
-        return n % 2 ? phase->most : phase->least;
-    case SIZES_SPREAD:
-        return rounded((double)phase->least + (double)(bench_random(&p->random) >> 11) * 0x1p-53 * ((double)phase->most - (double)phase->least),
-                       UINT64_MAX / 2);
-    case SIZES_GROWING: {
-        double part = (double)done / ((double)p->bounds->live * phase->fill / 100 + 1);
-        return rounded((double)phase->least * pow((double)phase->most / (double)phase->least, part < 1 ? part : 1), UINT64_MAX / 2);
+    double least = (double)number[LEAST], most = (double)number[MOST];
+    if (number[SIZES] == SIZES_SPREAD)
+        return rounded(least + (double)(bench_random(&p->random) >> 11) * 0x1p-53 * (most - least), UINT64_MAX / 2);
+    if (number[SIZES] == SIZES_GROWING) {
+        double part = (double)done / ((double)p->bounds->live * (double)number[FILL] / 100 + 1);
+        return rounded(least * pow(most / least, part < 1 ? part : 1), UINT64_MAX / 2);
     }
-    default:
-        return phase->least;
-    }
+    return number[SIZES] == SIZES_TWO && n % 2 ? number[MOST] : number[LEAST];
 }
 
 /* If the phase has a window: frees the oldest block of the phase that is no pin. Those blocks lie behind `*oldest`. */
@@ -281,7 +240,7 @@ static void free_oldest(struct play *p, uint32_t phase, uint32_t *oldest)
 {
     for (; *oldest < p->count; (*oldest)++) {
         struct live l = p->live[*oldest];
-        if (l.phase != phase || l.until != UINT32_MAX)
+        if (l.phase != phase || l.until != NO_PIN)
             continue;
         memmove(&p->live[*oldest], &p->live[*oldest + 1], (p->count - *oldest - 1) * sizeof(l));
         p->count--;
@@ -290,114 +249,72 @@ static void free_oldest(struct play *p, uint32_t phase, uint32_t *oldest)
     }
 }
 
-static void fill(struct play *p, const struct phase *phase, uint32_t number, uint32_t phases)
+static void fill(struct play *p, const uint64_t *number, uint32_t phase, uint32_t phases)
 {
-    uint64_t most = p->bounds->live / 100 * phase->fill, done = 0;
-    uint32_t oldest = p->count, streams = p->bounds->streams;
+    uint64_t most = p->bounds->live / 100 * number[FILL], done = 0, streams = p->bounds->streams;
+    uint32_t oldest = p->count;
     size_t owed = p->trace->count + p->count; /* live blocks have to be freed */
-    size_t owed_most = owed + (PATTERN_RECORDS - owed) / (phases - number);
+    size_t owed_most = owed + (RECORDS - owed) / (phases - phase);
     p->full = false;
     for (uint32_t n = 0; !p->full && p->trace->count + p->count < owed_most; n++) {
-        uint32_t stream = STREAM_NAMED_FROM + (phase->stream < streams ? phase->stream : n % streams);
-        uint64_t bytes = next_size(p, phase, n, done);
-        if (phase->window && n >= phase->window)
-            free_oldest(p, number, &oldest);
+        uint64_t stream = STREAM_NAMED_FROM + (number[STREAM] < streams ? number[STREAM] : n % streams);
+        uint64_t bytes = next_size(p, number, n, done);
+        if (number[WINDOW] && n >= number[WINDOW])
+            free_oldest(p, phase, &oldest);
         if (p->bytes + bytes > most)
             break;
-        take(p, bytes, stream, number, UINT32_MAX);
+        take(p, bytes, stream, phase, NO_PIN);
         done += bytes;
-        if (!p->full && phase->use && n % phase->use == 0 && streams > 1)
+        if (!p->full && number[USE] && n % number[USE] == 0 && streams > 1)
             write_record(p, RECORD_USE, &p->live[p->count - 1], STREAM_NAMED_FROM + (stream - STREAM_NAMED_FROM + 1) % streams);
-        if (!p->full && phase->pin_every && n % phase->pin_every == 0 && p->bytes + phase->pin <= most)
-            take(p, phase->pin, stream, number, number + phase->pin_phases);
+        if (!p->full && number[PIN_EVERY] && n % number[PIN_EVERY] == 0 && p->bytes + number[PIN] <= most)
+            take(p, number[PIN], stream, phase, phase + number[PIN_PHASES]);
     }
 }
 
-/* Moves the blocks that are freed at the end of a phase behind those that stay. Returns how many stay. */
-static uint32_t divide(struct play *p, const struct phase *phase, uint32_t number, struct live *gone, uint32_t *gone_count)
+/* Does it outlive the phase? `mine` and `old` count those that were asked. */
+static bool stays(const struct live *l, const uint64_t *number, uint32_t phase, uint64_t *mine, uint64_t *old)
 {
-    uint32_t stay = 0, mine = 0, old = 0;
-    *gone_count = 0;
+    if (l->until != NO_PIN)
+        return l->until > phase;
+    if (l->phase == phase)
+        return number[KEEP] && (*mine)++ % number[KEEP] == 0;
+    return number[THIN] && (*old)++ % number[THIN] == 0;
+}
+
+static void empty(struct play *p, const uint64_t *number, uint32_t phase)
+{
+    uint32_t stay = 0, count = 0;
+    uint64_t mine = 0, old = 0;
     for (uint32_t i = 0; i < p->count; i++) {
         struct live l = p->live[i];
-        bool stays;
-        if (l.until != UINT32_MAX)
-            stays = l.until > number;
-        else if (l.phase == number)
-            stays = phase->keep && mine++ % phase->keep == 0;
-        else
-            stays = phase->thin && old++ % phase->thin == 0;
-        if (stays)
-            p->live[stay++] = l;
-        else
-            gone[(*gone_count)++] = l;
+        *(stays(&l, number, phase, &mine, &old) ? &p->live[stay++] : &p->gone[count++]) = l;
     }
-    return stay;
-}
-
-static void empty(struct play *p, const struct phase *phase, uint32_t number, struct live *gone)
-{
-    uint32_t count;
-    p->count = divide(p, phase, number, gone, &count);
+    p->count = stay;
     for (uint32_t i = 0; i < count; i++) {
-        uint32_t at = phase->order == ORDER_RANDOM ? i + below(&p->random, count - i) : i;
-        struct live l = gone[at];
-        gone[at] = gone[i];
-        gone[i] = l;
+        uint32_t at = number[ORDER] == ORDER_RANDOM ? i + below(&p->random, count - i) : i;
+        struct live l = p->gone[at];
+        p->gone[at] = p->gone[i];
+        p->gone[i] = l;
     }
     for (uint32_t i = 0; i < count; i++)
-        give(p, &gone[phase->order == ORDER_LAST ? count - 1 - i : i]);
+        give(p, &p->gone[number[ORDER] == ORDER_LAST ? count - 1 - i : i]);
 }
 
-bool pattern_play(const struct pattern *pattern, const struct bounds *bounds, struct trace *trace)
+void pattern_play(const struct pattern *pattern, const struct bounds *bounds, struct trace *trace)
 {
-    struct record *records = trace->records ? trace->records : malloc((PATTERN_RECORDS + 1) * sizeof(*records));
-    struct live *live = malloc(2 * PATTERN_RECORDS * sizeof(*live));
-    *trace = (struct trace){.records = records, .blocks = 1, .devices = 1, .streams = STREAM_NAMED_FROM + bounds->streams};
-    if (!records || !live) {
-        free(live);
-        return false;
-    }
-    struct play play = {.trace = trace, .bounds = bounds, .live = live, .random = pattern->seed | 1};
+    struct record *records = trace->records ? trace->records : malloc((RECORDS + 1) * sizeof(*records));
+    struct live *live = malloc(2 * RECORDS * sizeof(*live));
+    if (!records || !live)
+        bench_fail("no host memory for a pattern");
+    *trace = (struct trace){.records = records, .blocks = 1, .devices = 1, .streams = STREAM_NAMED_FROM + (uint32_t)bounds->streams};
+    struct play play = {.trace = trace, .bounds = bounds, .live = live, .gone = live + RECORDS, .random = pattern->seed | 1};
     for (uint32_t i = 0; i < pattern->count; i++) {
-        fill(&play, &pattern->phases[i], i, pattern->count);
-        empty(&play, &pattern->phases[i], i, live + PATTERN_RECORDS);
+        fill(&play, pattern->phases[i].n, i, pattern->count);
+        empty(&play, pattern->phases[i].n, i);
     }
     for (uint32_t i = 0; i < play.count; i++)
         give(&play, &live[i]);
     trace->in_file = trace->count;
     free(live);
-    return true;
-}
-
-/* ------------------------------------------------------------------------------------------------------------------- printing */
-
-void pattern_print(FILE *file, const struct pattern *pattern, const struct bounds *bounds)
-{
-    static const char *const orders[ORDER_KINDS] = {"first in first", "last in first", "at random"};
-    for (uint32_t i = 0; i < pattern->count; i++) {
-        const struct phase *p = &pattern->phases[i];
-        char least[QUANTITY_TEXT], most[QUANTITY_TEXT], pin[QUANTITY_TEXT];
-        const char *const links[SIZES_KINDS] = {NULL, " and ", " to ", " growing to "};
-        quantity_write_bytes(least, p->least);
-        quantity_write_bytes(most, p->most);
-        fprintf(file, "  phase %u: blocks of %s%s%s", i + 1, least, links[p->sizes] ? links[p->sizes] : "", links[p->sizes] ? most : "");
-        if (p->stream < bounds->streams)
-            fprintf(file, " on stream %u", STREAM_NAMED_FROM + p->stream);
-        else
-            fprintf(file, " on all streams");
-        fprintf(file, " up to %u %%", p->fill);
-        if (p->window)
-            fprintf(file, ", each freed after %u more", p->window);
-        if (p->pin_every)
-            fprintf(file, ", after every %u one of %s that stays %u phases", p->pin_every, quantity_write_bytes(pin, p->pin), p->pin_phases);
-        if (p->use && bounds->streams > 1)
-            fprintf(file, ", one in %u used by the next stream", p->use);
-        fprintf(file, "; freed %s", orders[p->order]);
-        if (p->keep)
-            fprintf(file, " but one in %u", p->keep);
-        if (i && p->thin != 1)
-            fprintf(file, p->thin ? "; of older ones one in %u stays" : "; and all older ones", p->thin);
-        fprintf(file, "\n");
-    }
 }

@@ -65,9 +65,6 @@ Exit status: 0 it fits, 1 it does not, 2 a mistake in the options, 3 no verdict:
 caught an out of memory, 5 it depends on values that cannot be known, 6 it fits for now, and memory grows at each step,
 7 it fits, and its peak is above --limit, 8 above that of --baseline."""
 
-VALUED = ("--sim", "--gpu", "--devices", "--prices", "--steps", "--allocator", "--unknown", "--timeout", "--search", "--limit", "--baseline",
-          "--json", "--writes", "--keep-files", *job.OPTIONS)
-
 
 def steps(text: str) -> int:
     return command_line.count(text, STEPS_MAX)
@@ -409,7 +406,7 @@ def tell(stage: Stage, options: argparse.Namespace, program: list[str], baseline
 
 def main(arguments: Sequence[str]) -> int:
     parser = make_parser()
-    ours, program = command_line.split(arguments, VALUED)
+    ours, program = command_line.split(arguments, parser)
     options = parser.parse_args(ours)
     options.sim, options.line = options.cards[0].capacity, arguments
     for_one = options.search is not None or options.allocators or options.limit is not None or options.baseline is not None or (

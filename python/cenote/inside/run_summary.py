@@ -48,7 +48,7 @@ def of_rank(path: str) -> str:
 def modelled_ns() -> Optional[int]:
     """The modelled time of all calls of the simulated driver; None on a real one."""
     books = (ctypes.c_uint64 * BOOKS)()
-    for name in ("libcuda.so.1", None):  # by that name it may be the one that forwards; the simulated one is preloaded then
+    for name in ("libcuda.so.1", None):  # by that name it may be another one; the simulated one is preloaded then
         try:
             ctypes.CDLL(name, mode=os.RTLD_NOLOAD if name else ctypes.DEFAULT_MODE).sim_books(books)
         except (OSError, AttributeError):

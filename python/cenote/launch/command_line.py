@@ -1,7 +1,7 @@
 """Readers of arguments for all commands: sizes and numbers within the limits of the simulated GPU."""
 import argparse
 import sys
-from typing import Collection, NoReturn, Optional, Sequence
+from typing import NoReturn, Optional, Sequence
 
 from cenote.base import outputs, quantity
 from cenote.base.mistake import Mistake
@@ -62,8 +62,9 @@ def allocator(text: str) -> str:
     return text
 
 
-def split(arguments: Sequence[str], valued: Collection[str]) -> tuple[list[str], list[str]]:
-    """The command's own options (those in `valued` have a value), and the program with its arguments, which are not read."""
+def split(arguments: Sequence[str], parser: argparse.ArgumentParser) -> tuple[list[str], list[str]]:
+    """The options of the parser, and the program with its arguments, which are not read."""
+    valued = {name for action in parser._actions if action.nargs is None for name in action.option_strings}
     i = 0
     while i < len(arguments) and arguments[i].startswith("-") and arguments[i] not in ("-m", "-c", "--", "-"):
         i += 2 if arguments[i] in valued else 1

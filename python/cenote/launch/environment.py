@@ -24,14 +24,13 @@ class Wish(NamedTuple):
     quirks: Optional[str] = None  # quirks of the simulated GPU, separated by commas
     prices: Optional[str] = None  # of prices(): what the driver calls of the simulated GPU cost
     preload: Optional[str] = None  # the path of libcenote_preload.so: cenote serves all that the program allocates
-    forward: Optional[str] = None  # the path of the forwarding libcuda.so.1: the same by another route
     line: Optional[bool] = None  # print a line of figures when it ends; None: leave that to the environment
 
 
 SIM = "CENOTE_SIM"
 PRELOAD = "LD_PRELOAD"
 FOLDERS = "LD_LIBRARY_PATH"
-SERVES = "CENOTE_PRELOAD"  # off: libcenote_preload.so and the forwarding libcuda.so.1 leave everything to the driver
+SERVES = "CENOTE_PRELOAD"  # off: libcenote_preload.so leaves everything to the driver
 TRITON = "TRITON_LIBCUDA_PATH"  # the folder in which Triton looks for libcuda.so.1 to link against, instead of asking ldconfig
 KERNEL_CACHE = "USE_PYTORCH_KERNEL_CACHE"  # 0: kernels compiled for a simulated GPU must not be used on a real one
 CENOTE = "CENOTE"  # on: cenote is PyTorch's allocator
@@ -92,8 +91,6 @@ def prepare(wish: Wish, old: Mapping[str, str], preload: Optional[str]) -> dict[
         new.setdefault(KERNEL_CACHE, "0")
     if wish.preload is not None:
         merge_serving(wish.preload, new)
-    if wish.forward is not None:
-        merge_forward(wish.forward, preload, new)
     if is_on(HOST, new) and STATIC_TLS not in new.get(TUNABLES, ""):
         new[TUNABLES] = ":".join(filter(None, [new.get(TUNABLES), f"{STATIC_TLS}=16384"]))
     if wish.allocator is not None:
@@ -215,27 +212,11 @@ def look_first(folder: str, variables: dict[str, str]) -> None:
     variables[FOLDERS] = ":".join([folder, *others])
 
 
-def must_serve(option: str, variables: Mapping[str, str]) -> None:
-    if variables.get(SERVES, "on") == "off":
-        raise Mistake(f"{SERVES} says off already, which is not {option}; leave one of them out")
-
-
 def merge_serving(library: str, variables: dict[str, str]) -> None:
     """Before the simulated driver, too: the dynamic linker takes the first library that has a function."""
-    must_serve("--preload", variables)
+    if variables.get(SERVES, "on") == "off":
+        raise Mistake(f"{SERVES} says off already, which is not --preload; leave one of them out")
     variables[PRELOAD] = merge_preload(library, variables.get(PRELOAD, ""))
-
-
-def merge_forward(library: str, simulation: Optional[str], variables: dict[str, str]) -> None:
-    """Its folder comes first where the dynamic linker looks. The simulated libraries are preloaded, and would bring their driver before it is looked
-    for, by both of its names: it is preloaded before them by both, and their driver by its path, which the others call by names of its own."""
-    must_serve("--forward", variables)
-    look_first(os.path.dirname(library), variables)
-    if simulation is not None:
-        driver = os.path.join(os.path.dirname(simulation), os.path.basename(library))
-        unversioned = os.path.join(os.path.dirname(library), "libcuda.so")
-        for each in (unversioned, driver, library):
-            variables[PRELOAD] = merge_preload(each, variables.get(PRELOAD, ""))
 
 
 def merge_switch(allocator: str, variables: dict[str, str]) -> None:

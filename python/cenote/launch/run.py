@@ -51,13 +51,6 @@ def serving_library() -> str:
     return os.path.join(places.plain(os.path.dirname(path)), name)
 
 
-def forwarding_library() -> str:
-    """The path of the libcuda.so.1 that stands in front of the driver's, without characters that LD_PRELOAD or LD_LIBRARY_PATH split at."""
-    name = "libcuda.so.1"
-    path = places.find(f"lib/forward/{name}", os.path.join(places.build_folder(), "forward", name))
-    return os.path.join(places.plain(os.path.dirname(path)), name)
-
-
 def restore_signals() -> None:
     """Python ignores these signals, and exec would keep that for the program."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):

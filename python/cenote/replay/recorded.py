@@ -1,8 +1,8 @@
 """`cenote replay --recorded`: compares what PyTorch took from a card with what models of its allocators and cenote take for the same events.
 
-recording.py reads the snapshots. The program cenote-fuzz (tools/waste/) plays them and needs no torch. The model of the allocator that was recorded
-begins with the card's own segments and blocks. It is compared with the card after each event: it should hold as many bytes, and each block should
-lie at the same address. The other model and cenote begin with the live blocks alone, and show what they would have held.
+recording.py reads the snapshots. The program cenote-replay (tools/replay/) plays them and needs no torch. The model of the allocator that was
+recorded begins with the card's own segments and blocks. It is compared with the card after each event: it should hold as many bytes, and each block
+should lie at the same address. The other model and cenote begin with the live blocks alone, and show what they would have held.
 """
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def play(folder: str, lines: Sequence[str], allocator: str, *options: str) -> li
     """Plays the lines of a trace. Returns, after each line, the bytes held and the address of the block."""
     trace, curve = os.path.join(folder, "trace.csv"), os.path.join(folder, "curve.csv")
     outputs.write(trace, (recording.COLUMNS + "".join(lines)).encode("ascii"))
-    done = subprocess.run([places.fuzz_program(), "--allocator", allocator, "--curve", curve, "--live-limit", "64MiB", *options, trace],
+    done = subprocess.run([places.replay_program(), "--under", allocator, "--curve", curve, *options, trace],
                           capture_output=True, text=True)
     if done.returncode:
         raise Mistake(f"{allocator}: {done.stderr.strip().splitlines()[-1:] or done.returncode}")

@@ -1,10 +1,10 @@
 """Reads what PyTorch took from each device out of a memory snapshot (base/torch_pickle.py), for `cenote replay --recorded`.
 
 A snapshot has the segments and blocks of its moment, and the last events before that moment. Going back over the events gives the segments and the
-blocks that were there before the first event. A model of the allocator (tools/waste/torch.c) can start from them and play the same events as the
+blocks that were there before the first event. A model of the allocator (tools/replay/torch.c) can start from them and play the same events as the
 card. After each event the model should hold as many bytes as the card, and a new block should lie at the card's address.
 
-The result is two traces (docs/traces.md). One is for the model of the allocator that was recorded, as tools/waste/torch.c describes it. The other
+The result is two traces (docs/traces.md). One is for the model of the allocator that was recorded, as tools/replay/torch.c describes it. The other
 begins with the live blocks alone and is for all other allocators. This module compares nothing; recorded.py does.
 """
 from __future__ import annotations

@@ -1,10 +1,8 @@
-#!/usr/bin/env python3
-"""Writes what completes the command `cenote` in a shell, with shtab, out of the parsers that `--help` is printed from.
+"""shells: what completes the command `cenote` in a shell, made by shtab out of the parsers that `--help` is printed from.
 
-    tools/completion/write [FOLDER]        bash, zsh and fish, into python/cenote/shells or FOLDER
+    python3 cmake/manual/shells.py FOLDER        writes cenote.bash, cenote.zsh and cenote.fish
 
-The files are in the repository, so that no build and no user needs shtab (python/requirements/docs.txt). tests/python/test_completion.py makes them
-again and compares.
+The build of the package runs it; in a tree `cenote completion` does.
 """
 import argparse
 import copy
@@ -13,9 +11,8 @@ import sys
 
 import shtab
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.dont_write_bytecode = True
-sys.path.insert(0, str(ROOT / "python"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
 from cenote import command, completion  # noqa: E402  (needs the path above)
 from cenote.fit import cards  # noqa: E402
 from cenote.fit.dry_run import UNKNOWN_VALUES  # noqa: E402
@@ -56,11 +53,10 @@ def whole() -> argparse.ArgumentParser:
     return parser
 
 
-def texts() -> dict[str, str]:
-    return {shell: shtab.complete(whole(), shell=shell) for shell in completion.SHELLS}
+def text(shell: str) -> str:
+    return shtab.complete(whole(), shell=shell).rstrip() + "\n"
 
 
 if __name__ == "__main__":
-    folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "python/cenote/shells"
-    for shell, text in texts().items():
-        (folder / f"cenote.{shell}").write_text(text.rstrip() + "\n")
+    for shell in completion.SHELLS:
+        pathlib.Path(sys.argv[1], f"cenote.{shell}").write_text(text(shell))

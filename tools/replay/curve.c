@@ -3,11 +3,11 @@
  * card held.
  *
  * The file has a line for each record of the trace's file, after a line of column names: bytes reserved, and where the block lies if the
- * record is an allocation and the allocator a model (else 0). This is not a measure of waste; judge.c has that.
+ * record is an allocation and the allocator a model (else 0).
  *
  * LOCKING: none.
  */
-#include "tools/waste/curve.h"
+#include "tools/replay/curve.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -26,15 +26,14 @@ static bool write_moments(const char *path, const struct moment *moments, size_t
     return !fclose(file) && is_whole;
 }
 
-bool curve_write(const char *path, const struct allocator *allocator, const struct trace *trace, const struct replay_plan *plan,
-                 struct replay_result *result)
+bool curve_write(const char *path, const struct trace *trace, const struct replay_plan *plan, struct replay_result *result)
 {
     struct replay_plan own = *plan;
     size_t bytes = trace->in_file * sizeof(*own.curve);
-    own.curve = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0); /* some allocators run in processes of their own */
+    own.curve = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0); /* cenote runs in a process of its own */
     if (own.curve == MAP_FAILED)
         return false;
-    judge(allocator, trace, &own, result);
+    replay_run(trace, &own, result);
     bool is_written = result->failed || write_moments(path, own.curve, trace->in_file);
     int error = errno;
     munmap(own.curve, bytes);

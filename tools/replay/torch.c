@@ -27,7 +27,7 @@
 #include <string.h>
 
 #include "sim/sim.h"
-#include "tools/waste/models.h"
+#include "tools/replay/models.h"
 
 #define MIB (1ull << 20)
 #define ROUNDING 512
