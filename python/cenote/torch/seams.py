@@ -1,0 +1,171 @@
+"""The private names of PyTorch that cenote touches. seams.def is their table; no other module writes such a name as code (tools/check/seams.py).
+
+A feature declares in the table which names it needs. It begins by `begin`: if a name is missing, or if the start raises anything, the feature is off,
+what it has replaced is put back, and one line on stderr says what is lost. `import torch` never ends by it. What a program asks for by a call, such
+as cenote.growth(), raises the same line (`why_not`).
+
+Imports nothing of PyTorch: what is looked up is there once the program has imported torch. It is not told here what PyTorch's public names do: one
+that is missing raises AttributeError where it is used, and `begin` treats it alike.
+"""
+import functools
+import importlib
+import os
+import re
+import sys
+from contextlib import suppress
+from typing import Any, Callable, Iterator, NamedTuple, NoReturn
+
+TABLE = os.path.join(os.path.dirname(__file__), "seams.def")
+IMPORT, HEADER = "import", "header:"  # ways to probe; all others are attributes
+
+
+class Seam(NamedTuple):
+    name: str
+    probe: str
+    since: str
+    until: str
+
+
+class Feature(NamedTuple):
+    name: str
+    runs: str
+    lost: str
+    test: str
+    seams: tuple[Seam, ...]
+
+
+class NotThere(AttributeError):
+    """A private name of PyTorch is missing."""
+
+
+class Missing:
+    """In place of what PyTorch does not have. It is false, and its use says what is missing."""
+
+    def __init__(self, name: str) -> None:
+        self.__dict__["name"] = name
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __getattr__(self, part: str) -> NoReturn:
+        raise NotThere(f"this PyTorch has no {self.__dict__['name']}")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise NotThere(f"this PyTorch has no {self.__dict__['name']}")
+
+
+@functools.cache
+def table() -> dict[str, Feature]:
+    """The features by their names, in the order in which their wrappers lie, the innermost first."""
+    found: dict[str, Feature] = {}
+    with open(TABLE, encoding="utf-8") as file:
+        for line in file:
+            first, _, rest = line.strip().partition(" ")
+            if first == "feature":
+                name, runs = rest.split()
+                found[name] = Feature(name, runs, "", "", ())
+            elif first in ("lost", "test"):
+                found[name] = found[name]._replace(**{first: rest})
+            elif first and not line.startswith("#"):
+                found[name] = found[name]._replace(seams=(*found[name].seams, Seam(first, *rest.split())))
+    return found
+
+
+# --- looking up
+
+def get(name: str) -> Any:
+    """What has the name, found from the innermost module that is imported. Raises AttributeError."""
+    module, parts = name, []
+    while module and module not in sys.modules:
+        module, _, last = module.rpartition(".")
+        parts.append(last)
+    found = sys.modules.get(module)
+    for part in reversed(parts):
+        found = getattr(found, part)
+    return found
+
+
+def find(name: str) -> Any:
+    """The same, or a Missing."""
+    try:
+        return get(name)
+    except AttributeError:
+        return Missing(name)
+
+
+def is_there(seam: Seam) -> bool:
+    """A name of a module that the program has not imported counts as there: the feature has nothing to do yet."""
+    if seam.probe.startswith(HEADER):
+        return stands_in_header(seam)
+    if seam.probe == IMPORT and seam.name.rpartition(".")[0] not in sys.modules:
+        return True
+    return not isinstance(find(seam.name), Missing)
+
+
+def stands_in_header(seam: Seam) -> bool:
+    folder = os.path.dirname(os.path.abspath(str(sys.modules["torch"].__file__)))
+    word = re.escape(seam.name.rpartition("::")[2])
+    try:
+        with open(os.path.join(folder, "include", seam.probe.removeprefix(HEADER)), encoding="utf-8", errors="replace") as file:
+            return re.search(rf"\b{word}\b", file.read()) is not None
+    except OSError:
+        return False
+
+
+def examined() -> Iterator[tuple[Feature, Seam, bool]]:
+    """Each row of the table, and whether it is there. Imports the modules that have such names."""
+    for feature in table().values():
+        for seam in feature.seams:
+            if seam.probe == IMPORT:
+                with suppress(Exception):
+                    importlib.import_module(seam.name.rpartition(".")[0])
+            yield feature, seam, is_there(seam) and (seam.probe != IMPORT or not isinstance(find(seam.name), Missing))
+
+
+# --- features
+
+_said: set[str] = set()  # features that are off
+
+
+def say(text: str) -> None:
+    """Prints to stderr, once for a program: not in workers, and of several ranks only in the first."""
+    import multiprocessing
+    if multiprocessing.parent_process() is None and os.environ.get("LOCAL_RANK", "0") == "0":
+        print(text, file=sys.stderr)
+
+
+def why_not(name: str) -> str:
+    """The line that says which names the feature lacks and what is lost; empty if it lacks none."""
+    feature = table()[name]
+    missing = [seam.name for seam in feature.seams if not is_there(seam)]
+    version = getattr(sys.modules.get("torch"), "__version__", "?")
+    return f"cenote: PyTorch {version} has no {', '.join(missing)}: {feature.lost}" if missing else ""
+
+
+def is_whole(name: str) -> bool:
+    """Whether the feature lacks no name. If it does, the line is said, once."""
+    why = why_not(name)
+    if why:
+        turn_off(name, why)
+    return not why
+
+
+def turn_off(name: str, why: str) -> None:
+    if name not in _said:
+        _said.add(name)
+        say(why)
+
+
+def begin(name: str, start: Callable[[], Any]) -> bool:
+    """Starts a feature. False: it is off, and one line was said."""
+    from cenote.torch import patches
+    if not is_whole(name):
+        return False
+    try:
+        start()
+    except Exception as error:
+        patches.put_back(name)
+        text = " ".join(str(error).split())[:200]
+        turn_off(name, f"cenote: {name} did not begin, {type(error).__name__}: {text}: {table()[name].lost}")
+        return False
+    return True
