@@ -29,6 +29,7 @@ from cenote.holders.finder import Link
 from cenote.labels import hooks, step_counter
 from cenote.native import bindings
 from cenote.native.bindings import Error
+from cenote.torch import patches, seams
 
 COHORTS_FIRST = 12  # if no optimizer has stepped yet: several calls of a module may be parts of one step
 WINDOW = 32  # the newest cohorts, which are compared
@@ -109,20 +110,35 @@ class Patience:
         self.due = step + self.pause
 
 
+class Thread(threading.local):
+    has_no_inductor = False
+
+
+_thread = Thread()
+
+
+def hiding(inside: Any) -> Any:
+    def look_up(name: str) -> Any:
+        if name == "_inductor" and _thread.has_no_inductor:
+            raise AttributeError(name)
+        return inside(name)
+    return look_up
+
+
 class Stacks:
     """PyTorch's history, which has the stack of each live block. It is most of the cost of watching: so it is on for the first steps, and when two
     steps in a row have left live blocks. The program may have switched it on itself."""
 
     def __init__(self) -> None:
-        self.torch: Any = sys.modules["torch"]
-        self.memory: Any = self.torch.cuda.memory
+        self.is_recording = seams.find("torch._C._cuda_isHistoryEnabled")
+        self.record = seams.find("torch.cuda.memory._record_memory_history")
         self.is_ours, self.until = False, 0
 
     def want(self, step: int, is_suspicious: bool) -> None:
         if is_suspicious or step == 0:
             self.until = step + 2 * COHORTS
-            if not self.torch._C._cuda_isHistoryEnabled():
-                self.memory._record_memory_history(enabled="state", stacks="python")
+            if not self.is_recording():
+                self.record(enabled="state", stacks="python")
                 self.is_ours = True
         elif step > self.until:
             self.end()
@@ -133,21 +149,19 @@ class Stacks:
 
     def snapshot(self) -> dict[str, Any]:
         """PyTorch's _snapshot would import all of torch._inductor, for seconds, to translate lines of compiled code. If the program has not imported
-        it, there is no compiled code: so hide the import."""
-        torch = self.torch
-        nothing = None if "_inductor" in vars(torch) or "torch._inductor" in sys.modules else object()
-        if nothing is not None:
-            torch._inductor = nothing
+        it, there is no compiled code: so this thread does not find it meanwhile."""
+        undo = patches.replace("growth", "torch.__getattr__", hiding)  # PyTorch imports it by that
+        _thread.has_no_inductor = True
         try:
-            return self.memory._snapshot()  # type: ignore[no-any-return]
+            return seams.find("torch.cuda.memory._snapshot")()  # type: ignore[no-any-return]
         finally:
-            if nothing is not None and vars(torch).get("_inductor") is nothing:
-                del torch._inductor
+            _thread.has_no_inductor = False
+            undo()
 
     def end(self) -> None:
         """Switches the history off if this class switched it on. If it has more than one entry, the program has switched it on meanwhile."""
         if self.is_ours and all(len(trace) <= 1 for trace in self.snapshot()["device_traces"]):
-            self.memory._record_memory_history(enabled=None)
+            self.record(enabled=None)
         self.is_ours = False
 
 
@@ -166,6 +180,10 @@ class Growth:
         if torch is None or torch.cuda.get_allocator_backend() != "cenote":
             backend = "no PyTorch with CUDA is imported" if torch is None else f"PyTorch's allocator is {torch.cuda.get_allocator_backend()}"
             raise Error(f"cenote.growth needs cenote as PyTorch's allocator (CENOTE=on, or cenote.install()): {backend}", 8, "NOT_SUPPORTED")
+        why = seams.why_not("growth")
+        if why:
+            raise Error(why, 8, "NOT_SUPPORTED")
+        self.sequence_number = seams.find("torch._C._autograd._get_sequence_nr")
         self.alarm = alarm
         self.lock, self.pid, self.is_busy = threading.RLock(), os.getpid(), False
         self.step = 0
@@ -182,8 +200,7 @@ class Growth:
         self.stacks: Optional[Stacks] = Stacks()
         self.stacks.want(0, False)
         self.read()
-        hooks.guard_graphs(torch, 1)
-        self.undo = [lambda: hooks.guard_graphs(torch, -1), *self.listen()]
+        self.undo = [hooks.guard_graphs(torch), *self.listen()]
 
     def listen(self) -> list[Callable[[], Any]]:
         """From now on steps and calls of modules reach this object; returns the functions that end that."""
@@ -262,7 +279,7 @@ class Growth:
             if device not in self.books:
                 self.books[device] = Books(device, pool)
             self.books[device].look(self.step)
-        self.ends.append((self.step, self.torch._C._autograd._get_sequence_nr()))
+        self.ends.append((self.step, self.sequence_number()))
 
     # judgement
 

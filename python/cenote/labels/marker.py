@@ -18,6 +18,7 @@ from typing import Any, Callable, Optional
 from cenote.labels.names import UNNAMED, Holder, Names
 from cenote.labels.naming import inside, join, own_modules
 from cenote.native import bindings
+from cenote.torch import seams
 
 SEARCHES_MAX = 4  # for modules that were not called and have parameters of an optimizer: each looks at all objects of Python. Chosen.
 MUCH = 32  # modules that were not called are looked for if a 32nd of the live bytes has no name, and a quarter more than last time. Chosen.
@@ -59,6 +60,7 @@ class Marker:
 
     def __init__(self, torch: ModuleType, names: Optional[Names]) -> None:
         self.torch, self.names = torch, names
+        self.has_mode = seams.find("torch._C._is_torch_function_mode_enabled")
         self.kind: Kind = kind_function() if bindings.is_torchs(torch) else lambda address, kind: 0
         self.plain = frozenset((torch.Tensor, torch.nn.Parameter))
         self.hook = self.accumulated  # one object, so that watch_gradient recognises it
@@ -145,7 +147,7 @@ class Marker:
     def look_again(self, device: int) -> None:
         """All modules that were called: a block may have become another tensor's (`a.data, b.data = b.data, a.data`). After each call only a block
         without a holder is looked for, which costs less. If much memory has no name, also modules that were not called yet."""
-        if self.names is None or self.torch._C._is_torch_function_mode_enabled():  # a mode of the program sees each attribute that is read
+        if self.names is None or self.has_mode():  # a mode of the program sees each attribute that is read
             return
         for reference in list(self.called.values()):
             module = reference()

@@ -9,11 +9,12 @@ lie in the order of the table of features (seams.def), the innermost first, no m
 If another library has put a wrapper of its own around ours, that stays, and ours, which can no longer be taken away, leads straight to PyTorch's. A
 layer that comes after that gets a wrapper of its own, around the other library's.
 
-What is no function, such as a property or an entry of a dictionary, has no wrapper: what the layers make stands there itself.
+What is no function, such as a class, a property or an entry of a dictionary, has no wrapper: what the layers make stands there itself.
 
 An exception that passes a wrapper loses cenote's frames at its outer end. LOCKING: one lock, held while layers change; no code of PyTorch runs then.
 """
 import functools
+import os
 import threading
 from typing import Any, Callable, Optional
 
@@ -25,6 +26,15 @@ Undo = Callable[[], None]
 NOTHING = object()  # the owner has inherited the attribute
 
 _lock = threading.RLock()
+
+
+def forked() -> None:
+    """In a forked child: the lock may be that of a thread of the parent."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=forked)
 
 
 def standing(inside: Any) -> tuple[Any, Callable[[Any], None]]:
@@ -41,7 +51,7 @@ def standing(inside: Any) -> tuple[Any, Callable[[Any], None]]:
     def lead(to: Any) -> None:
         nonlocal leads_to
         leads_to = to
-    return wrapper if isinstance(inside, type) else functools.wraps(inside)(wrapper), lead
+    return functools.wraps(inside)(wrapper), lead
 
 
 class Layer:
@@ -58,7 +68,11 @@ class Place:
         self.inside = self.current()
         self.own = owner[name] if isinstance(owner, dict) else vars(owner).get(name, NOTHING)
         self.layers: list[Layer] = []
-        self.ours, self.lead = standing(self.inside) if callable(self.inside) else (NOTHING, None)
+        is_function = callable(self.inside) and not isinstance(self.inside, type)
+        self.ours: Any = NOTHING
+        self.lead: Optional[Callable[[Any], None]] = None
+        if is_function:
+            self.ours, self.lead = standing(self.inside)
         if self.lead is not None:
             self.put(self.ours)
 
@@ -101,8 +115,10 @@ def place(owner: Any, name: str) -> Place:
     return made
 
 
-def replace(feature: str, owner: Any, name: str, make: Make) -> Undo:
-    """Adds a layer for the feature, and returns the function that takes it away. AttributeError or KeyError, and no change: it has no such name."""
+def replace(feature: str, where: "str | tuple[Any, str]", make: Make) -> Undo:
+    """Adds a layer for the feature, and returns the function that takes it away. `where`: a name from `torch` on, or an owner and its attribute or
+    key. AttributeError or KeyError, and no change: there is none."""
+    owner, name = (seams.get(where.rpartition(".")[0]), where.rpartition(".")[2]) if isinstance(where, str) else where
     with _lock:
         at, layer = place(owner, name), Layer(feature, make)
         at.layers.append(layer)
@@ -132,7 +148,7 @@ def put_back(feature: Optional[str] = None) -> None:
                 at.compose()
 
 
-def around(feature: str, owner: Any, name: str, before: Callable[..., None], after: Callable[..., None]) -> Undo:
+def around(feature: str, where: "str | tuple[Any, str]", before: Callable[..., None], after: Callable[..., None]) -> Undo:
     """Calls `before` and `after` with the arguments of a function."""
     def make(inside: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -142,7 +158,7 @@ def around(feature: str, owner: Any, name: str, before: Callable[..., None], aft
             finally:
                 after(*args)
         return call
-    return replace(feature, owner, name, make)
+    return replace(feature, where, make)
 
 
 def nothing(*args: Any) -> None:

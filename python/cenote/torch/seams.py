@@ -64,8 +64,10 @@ def table() -> dict[str, Feature]:
             if first == "feature":
                 name, runs = rest.split()
                 found[name] = Feature(name, runs, "", "", ())
-            elif first in ("lost", "test"):
-                found[name] = found[name]._replace(**{first: rest})
+            elif first == "lost":
+                found[name] = found[name]._replace(lost=rest)
+            elif first == "test":
+                found[name] = found[name]._replace(test=rest)
             elif first and not line.startswith("#"):
                 found[name] = found[name]._replace(seams=(*found[name].seams, Seam(first, *rest.split())))
     return found
