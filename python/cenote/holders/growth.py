@@ -29,7 +29,7 @@ from cenote.holders.finder import Link
 from cenote.labels import hooks, step_counter
 from cenote.native import bindings
 from cenote.native.bindings import Error
-from cenote.torch import patches, seams
+from cenote.torch import features, patches, seams
 
 COHORTS_FIRST = 12  # if no optimizer has stepped yet: several calls of a module may be parts of one step
 WINDOW = 32  # the newest cohorts, which are compared
@@ -180,7 +180,7 @@ class Growth:
         if torch is None or torch.cuda.get_allocator_backend() != "cenote":
             backend = "no PyTorch with CUDA is imported" if torch is None else f"PyTorch's allocator is {torch.cuda.get_allocator_backend()}"
             raise Error(f"cenote.growth needs cenote as PyTorch's allocator (CENOTE=on, or cenote.install()): {backend}", 8, "NOT_SUPPORTED")
-        why = seams.why_not("growth")
+        why = features.why_not("growth")
         if why:
             raise Error(why, 8, "NOT_SUPPORTED")
         self.sequence_number = seams.find("torch._C._autograd._get_sequence_nr")

@@ -29,7 +29,7 @@ from cenote.labels.names import Names
 from cenote.launch import environment
 from cenote.native import bindings
 from cenote.remedies.program import Remedies
-from cenote.torch import patches, seams
+from cenote.torch import features, patches, seams
 
 FOLDER, STEPS = environment.DRY_RUN, environment.DRY_STEPS
 FAILURES_MAX = 8  # out-of-memory errors that are kept with their stacks; more are only counted
@@ -125,7 +125,7 @@ class Watch:
     # --- hooks
 
     def start(self) -> None:
-        seams.begin("seen", self.seen.start)
+        features.begin("seen", self.seen.start)
         patches.around("dry-run", "torch._C._cuda_resetPeakMemoryStats", lambda device: self.note(), patches.nothing)
         patches.replace("dry-run", "torch._C._cuda_setMemoryFraction", limiting)
         patches.around("dry-run", "torch.optim.Optimizer.__init__", self.built, patches.nothing)
@@ -342,7 +342,7 @@ def say(text: str) -> None:
 def begin(torch: ModuleType) -> None:
     folder, steps = os.environ.get(FOLDER, ""), os.environ.get(STEPS, "0")
     if torch.version.cuda and os.path.isdir(folder):
-        seams.begin("dry-run", lambda: watch_program(torch, folder, int(steps)))
+        features.begin("dry-run", lambda: watch_program(torch, folder, int(steps)))
 
 
 def watch_program(torch: ModuleType, folder: str, steps: int) -> None:
@@ -357,5 +357,5 @@ def watch_program(torch: ModuleType, folder: str, steps: int) -> None:
     wanted = os.environ.get(environment.DRY_REMEDIES)
     if wanted:
         remedies = Remedies(torch)
-        if seams.begin("remedies", lambda: remedies.start(wanted)):
+        if features.begin("remedies", lambda: remedies.start(wanted)):
             watch.remedies = remedies

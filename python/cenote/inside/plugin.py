@@ -16,8 +16,8 @@ from cenote.labels import hooks, step_counter
 from cenote.launch import environment
 from cenote.native import adapter, bindings
 from cenote.native.adapter import NotMade
-from cenote.torch import patches, seams
-from cenote.torch.seams import say
+from cenote.torch import features, patches
+from cenote.torch.features import say
 
 ROOM = 1000  # bytes for a message of the adapter's
 
@@ -99,13 +99,13 @@ def hook_up(library: ctypes.CDLL) -> None:
 def begin_features(torch: ModuleType, library: ctypes.CDLL) -> None:
     """The allocator is installed, and stays. One of these that cannot begin is off, says so, and leaves nothing behind."""
     if adapter.active is not None:
-        seams.is_whole("abi")
-        seams.begin("memory-info", lambda: trim_before_mem_get_info(torch))
+        features.is_whole("abi")
+        features.begin("memory-info", lambda: trim_before_mem_get_info(torch))
         if environment.is_on(environment.HOST, os.environ):
-            seams.begin("pinned", lambda: install_host(library))
-    seams.begin("synchronize", lambda: tell_of_synchronizations(torch, library))
+            features.begin("pinned", lambda: install_host(library))
+    features.begin("synchronize", lambda: tell_of_synchronizations(torch, library))
     step_counter.watch(torch)
-    seams.begin("moment", lambda: moment.watch(torch, library))
+    features.begin("moment", lambda: moment.watch(torch, library))
     if environment.is_on(environment.LABELS, os.environ):
         hooks.label_if_possible(torch)
 
@@ -178,7 +178,7 @@ def fall_back(torch: ModuleType, why: str) -> ctypes.CDLL:
             getattr(inside, name)(address(function))
     torch.cuda.memory.change_current_allocator(allocator)
     say(FALLBACK.format(version=torch.__version__, why=why))
-    seams.is_whole("fallback")
+    features.is_whole("fallback")
     return library
 
 

@@ -20,7 +20,7 @@ from cenote.base import outputs
 from cenote.labels import step_counter
 from cenote.launch import environment
 from cenote.native import bindings
-from cenote.torch import patches, seams
+from cenote.torch import features, patches
 
 if TYPE_CHECKING:
     from cenote.labels.names import Names
@@ -81,7 +81,7 @@ class Summary:
         self.steps_seen, self.every = 0, 1
 
     def start(self) -> None:
-        seams.begin("summary", lambda: patches.around("summary", "torch._C._cuda_resetPeakMemoryStats", self.peaks_end, patches.nothing))
+        features.begin("summary", lambda: patches.around("summary", "torch._C._cuda_resetPeakMemoryStats", self.peaks_end, patches.nothing))
         if self.figures_path:
             step_counter.watch(self.torch)
             step_counter.on_step(self.stepped)

@@ -21,7 +21,7 @@ from cenote.base.tracebacks import hide
 from cenote.launch import environment
 from cenote.native import adapter
 from cenote.native.adapter import NotMade
-from cenote.torch import patches, seams
+from cenote.torch import features, patches, seams
 
 POLICIES = {"zero": 0, "typical": 1, "largest": 2}  # enum Policy
 KINDS = ("number", "flag", "copy", "count", "loss")  # enum Kind
@@ -169,7 +169,7 @@ def let_operators_of_python_pass(before: Any) -> None:
 def begin(torch: ModuleType, say: Callable[[str], None]) -> Optional[Values]:
     """None: values are not kept, and why was said."""
     policy = os.environ.get(environment.DRY_UNKNOWN, "")
-    if policy not in POLICIES or not seams.is_whole("values"):
+    if policy not in POLICIES or not features.is_whole("values"):
         return None
     try:
         _, library = adapter.loaded(adapter.describe(torch), say, adapter.VALUES)
@@ -186,7 +186,7 @@ def begin(torch: ModuleType, say: Callable[[str], None]) -> Optional[Values]:
         return None
     atexit.register(library.cenote_values_python_ends)
     os.register_at_fork(after_in_child=values.forget_reads)
-    if not seams.begin("values", lambda: see(torch, library)):
+    if not features.begin("values", lambda: see(torch, library)):
         library.cenote_values_see_thread(0)
         return None
     return values

@@ -28,7 +28,7 @@ from cenote.labels.names import Names
 from cenote.labels.visiting import Visiting
 from cenote.native import bindings
 from cenote.native.bindings import Error
-from cenote.torch import patches, seams
+from cenote.torch import features, patches, seams
 from cenote.torch.patches import Undo
 
 NONE, FORWARD, BACKWARD, OPTIMIZER, EVALUATION = range(5)  # a test compares them with phases.def
@@ -256,7 +256,7 @@ def label(torch: ModuleType, on: bool) -> None:
             name = torch.cuda.get_allocator_backend()
             raise Error(f"cenote is not PyTorch's allocator here, {name} is: call cenote.install() before the first use of a GPU, or "
                         "set CENOTE=on", 8, "NOT_SUPPORTED")
-        why = seams.why_not("labels")
+        why = features.why_not("labels")
         if why:
             raise Error(why, 8, "NOT_SUPPORTED")
         switch_on(torch, naming.begin(torch))
@@ -268,9 +268,9 @@ def label(torch: ModuleType, on: bool) -> None:
 def label_if_possible(torch: ModuleType) -> None:
     """By a variable: `import torch` must not end by it."""
     if lock.is_off():
-        seams.say(NO_LABELS)
+        features.say(NO_LABELS)
     else:
-        seams.begin("labels", lambda: label(torch, True))
+        features.begin("labels", lambda: label(torch, True))
 
 
 def label_names(torch: ModuleType, say: Callable[[str], None]) -> Optional[Names]:
@@ -283,7 +283,7 @@ def label_names(torch: ModuleType, say: Callable[[str], None]) -> Optional[Names
     if lock.is_off():
         say(NO_LABELS)
     elif _labels is None:
-        seams.begin("labels", start)
+        features.begin("labels", start)
     return None if _labels is None else _labels.names
 
 
@@ -338,7 +338,7 @@ def share_tags() -> None:
     global _shares
     if not _shares:
         _shares = True
-        seams.begin("tags", lambda: patches.replace("tags", ENGINE, sharing))
+        features.begin("tags", lambda: patches.replace("tags", ENGINE, sharing))
 
 
 def guard_graphs(torch: ModuleType) -> Undo:

@@ -12,7 +12,7 @@ from typing import Any, Callable, NamedTuple, Optional
 
 from cenote.native import bindings
 from cenote.native.bindings import Device, Error, StepStruct
-from cenote.torch import patches, seams
+from cenote.torch import features, patches
 
 
 class Step(NamedTuple):
@@ -93,8 +93,8 @@ def watch(torch: ModuleType) -> None:
     """From now on steps of optimizers count, unless the program has called cenote.step()."""
     if _undo or _is_by_calls:
         return
-    seams.begin("steps", lambda: _undo.append(hook_steps(torch)))
-    seams.begin("skipped-steps", lambda: _undo.append(patches.replace("skipped-steps", "torch.amp.GradScaler._maybe_opt_step", counting)))
+    features.begin("steps", lambda: _undo.append(hook_steps(torch)))
+    features.begin("skipped-steps", lambda: _undo.append(patches.replace("skipped-steps", "torch.amp.GradScaler._maybe_opt_step", counting)))
 
 
 def hook_steps(torch: ModuleType) -> Callable[[], None]:

@@ -10,7 +10,7 @@ from typing import Any, Callable, NamedTuple
 
 from cenote.labels.marker import GRADIENTS, PARAMETERS, Marker
 from cenote.labels.naming import join
-from cenote.torch import patches, seams
+from cenote.torch import features, patches
 
 Named = Callable[[Marker, tuple[Any, ...]], None]  # names what has come; gets the arguments of the method
 
@@ -73,7 +73,7 @@ class Visiting:
     def look(self) -> None:
         for method in [method for method in self.waiting if method.module in sys.modules]:
             self.waiting.remove(method)
-            if method.module != GROUP or seams.is_whole("gathered"):
+            if method.module != GROUP or features.is_whole("gathered"):
                 self.wrap(sys.modules[method.module], method)
 
     def wrap(self, module: ModuleType, method: Method) -> None:

@@ -16,7 +16,7 @@ from cenote.base import outputs
 from cenote.launch import environment
 from cenote.phantoms import world as worlds
 from cenote.phantoms.world import Members, World
-from cenote.torch import patches, seams
+from cenote.torch import features, patches, seams
 
 LEAST = "2.15"  # the PyTorch whose parts are wrapped
 
@@ -78,7 +78,7 @@ def begin(torch: ModuleType) -> None:
     if not torch.version.cuda or not torch.distributed.is_available():
         return
     try:
-        missing = seams.why_not("phantoms")
+        missing = features.why_not("phantoms")
         if missing:
             raise AttributeError(missing)
         world = worlds.read()
@@ -96,4 +96,4 @@ def begin_whole(torch: ModuleType) -> None:
         from cenote.phantoms import objects, store
         ours = objects.Objects(worlds.Whole(), store.OwnStore()).functions
         replace("whole-job", {name: objects.on_gpu_only(function) for name, function in ours.items()})
-    seams.begin("whole-job", start)
+    features.begin("whole-job", start)

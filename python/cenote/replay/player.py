@@ -21,7 +21,7 @@ from typing import Any, Callable, Iterator, Optional, Sequence
 
 from cenote.replay import trace_file
 from cenote.replay.trace_file import ALLOC, DEVICE, FREE, STEP, TENSOR_ALLOC, TENSOR_FREE, USE
-from cenote.torch import seams
+from cenote.torch import features, seams
 
 PR_SET_PDEATHSIG = 1
 TICK_NS = 1000  # the device's clock advances by this at each record
@@ -74,7 +74,7 @@ class Torch(Calls):
         runtime = ctypes.CDLL(f"libcudart.so.{torch.version.cuda.partition('.')[0]}")
         self.streams = [self.make_stream(runtime, *place) for place in job["streams"]]
         self.handles = [stream.cuda_stream for stream in self.streams]
-        why = seams.why_not("replay")
+        why = features.why_not("replay")
         if why:
             raise RuntimeError(why)
         self.alloc = seams.get("torch._C._cuda_cudaCachingAllocator_raw_alloc")

@@ -1,11 +1,6 @@
 """The private names of PyTorch that cenote touches. seams.def is their table; no other module writes such a name as code (tools/check/seams.py).
 
-A feature declares in the table which names it needs. It begins by `begin`: if a name is missing, or if the start raises anything, the feature is off,
-what it has replaced is put back, and one line on stderr says what is lost. `import torch` never ends by it. What a program asks for by a call, such
-as cenote.growth(), raises the same line (`why_not`).
-
-Imports nothing of PyTorch: what is looked up is there once the program has imported torch. It is not told here what PyTorch's public names do: one
-that is missing raises AttributeError where it is used, and `begin` treats it alike.
+Imports nothing of PyTorch: what is looked up is there once the program has imported torch.
 """
 import functools
 import importlib
@@ -13,7 +8,7 @@ import os
 import re
 import sys
 from contextlib import suppress
-from typing import Any, Callable, Iterator, NamedTuple, NoReturn
+from typing import Any, Iterator, NamedTuple, NoReturn
 
 TABLE = os.path.join(os.path.dirname(__file__), "seams.def")
 IMPORT, HEADER = "import", "header:"  # ways to probe; all others are attributes
@@ -122,52 +117,3 @@ def examined() -> Iterator[tuple[Feature, Seam, bool]]:
                 with suppress(Exception):
                     importlib.import_module(seam.name.rpartition(".")[0])
             yield feature, seam, is_there(seam) and (seam.probe != IMPORT or not isinstance(find(seam.name), Missing))
-
-
-# --- features
-
-_said: set[str] = set()  # features that are off
-
-
-def say(text: str) -> None:
-    """Prints to stderr, once for a program: not in workers, and of several ranks only in the first."""
-    import multiprocessing
-    if multiprocessing.parent_process() is None and os.environ.get("LOCAL_RANK", "0") == "0":
-        print(text, file=sys.stderr)
-
-
-def why_not(name: str) -> str:
-    """The line that says which names the feature lacks and what is lost; empty if it lacks none."""
-    feature = table()[name]
-    missing = [seam.name for seam in feature.seams if not is_there(seam)]
-    version = getattr(sys.modules.get("torch"), "__version__", "?")
-    return f"cenote: PyTorch {version} has no {', '.join(missing)}: {feature.lost}" if missing else ""
-
-
-def is_whole(name: str) -> bool:
-    """Whether the feature lacks no name. If it does, the line is said, once."""
-    why = why_not(name)
-    if why:
-        turn_off(name, why)
-    return not why
-
-
-def turn_off(name: str, why: str) -> None:
-    if name not in _said:
-        _said.add(name)
-        say(why)
-
-
-def begin(name: str, start: Callable[[], Any]) -> bool:
-    """Starts a feature. False: it is off, and one line was said."""
-    from cenote.torch import patches
-    if not is_whole(name):
-        return False
-    try:
-        start()
-    except Exception as error:
-        patches.put_back(name)
-        text = " ".join(str(error).split())[:200]
-        turn_off(name, f"cenote: {name} did not begin, {type(error).__name__}: {text}: {table()[name].lost}")
-        return False
-    return True
