@@ -27,6 +27,7 @@ POLICIES = {"zero": 0, "typical": 1, "largest": 2}  # enum Policy
 KINDS = ("number", "flag", "copy", "count", "loss")  # enum Kind
 SCALER = "scaler"  # a kind that only Python tells apart
 KEYS = "torch._C._dispatch_tls_local_include_set"
+SCALERS = os.path.join("torch", "amp", "grad_scaler.py")
 PLACES_MAX = 200  # that are told apart; what is read at others is counted as one
 
 
@@ -92,7 +93,7 @@ def is_in_a_step_of_a_scaler(innermost: Optional[FrameType]) -> bool:
     """Where torch.amp.GradScaler reads whether a gradient is infinite. That is a sum, as many losses are."""
     frame = innermost
     while frame is not None and source.is_library(frame.f_code.co_filename):
-        if frame.f_code.co_name == "_maybe_opt_step":
+        if frame.f_code.co_filename.endswith(SCALERS):
             return True
         frame = frame.f_back
     return False

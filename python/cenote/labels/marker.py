@@ -63,8 +63,7 @@ class Marker:
         self.has_mode = seams.find("torch._C._is_torch_function_mode_enabled")
         self.kind: Kind = kind_function() if bindings.is_torchs(torch) else lambda address, kind: 0
         self.plain = frozenset((torch.Tensor, torch.nn.Parameter))
-        self.hook = self.accumulated  # one object, so that watch_gradient recognises it
-        self.handles: list[Any] = []  # of hooks on parameters; they keep no tensor alive
+        self.handles: dict[int, Any] = {}  # of hooks, by the id of the parameter; they keep no tensor alive
         self.handles_most = 1000
         self.searched: weakref.WeakSet[Any] = weakref.WeakSet()  # optimizers for whose parameters modules were looked for
         self.searches = 0
@@ -211,17 +210,18 @@ class Marker:
 
     def watch_gradient(self, parameter: Any) -> bool:
         """Sets the kind of the parameter's gradient whenever it is accumulated. False if it is watched already, or cannot be."""
-        hooks = parameter._post_accumulate_grad_hooks
-        if hooks is not None and self.hook in hooks.values():
+        known = self.handles.get(id(parameter))
+        hooks = known.hooks_dict_ref() if known is not None else None
+        if hooks is not None and known.id in hooks:
             return False
         try:
-            handle = parameter.register_post_accumulate_grad_hook(self.hook)
+            handle = parameter.register_post_accumulate_grad_hook(self.accumulated)
         except (RuntimeError, ValueError):  # not a leaf, or lazy
             return False
         if len(self.handles) > self.handles_most:
-            self.handles = [handle for handle in self.handles if handle.hooks_dict_ref() is not None]
+            self.handles = {key: one for key, one in self.handles.items() if one.hooks_dict_ref() is not None}
             self.handles_most = 2 * len(self.handles) + 1000
-        self.handles.append(handle)
+        self.handles[id(parameter)] = handle
         return True
 
     # --- optimizers
@@ -282,4 +282,4 @@ class Marker:
 
     def forget(self) -> None:
         while self.handles:
-            self.handles.pop().remove()
+            self.handles.popitem()[1].remove()

@@ -94,7 +94,7 @@ def watch(torch: ModuleType) -> None:
     if _undo or _is_by_calls:
         return
     features.begin("steps", lambda: _undo.append(hook_steps(torch)))
-    features.begin("skipped-steps", lambda: _undo.append(patches.replace("skipped-steps", "torch.amp.GradScaler._maybe_opt_step", counting)))
+    features.begin("skipped-steps", lambda: _undo.append(patches.replace("skipped-steps", "torch.amp.GradScaler.step", counting)))
 
 
 def hook_steps(torch: ModuleType) -> Callable[[], None]:
@@ -109,13 +109,13 @@ def hook_steps(torch: ModuleType) -> Callable[[], None]:
 
 def counting(inside: Any) -> Any:
     """Counts a step that GradScaler skips: the optimizer's hooks do not run then."""
-    def maybe_step(self: Any, optimizer: Any, state: Any, *args: Any, **kwargs: Any) -> Any:
+    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         before = _seen
-        result = inside(self, optimizer, state, *args, **kwargs)
+        result = inside(self, optimizer, *args, **kwargs)
         if _seen == before:
             has_stepped(optimizer)
         return result
-    return maybe_step
+    return step
 
 
 def stop_watching() -> None:

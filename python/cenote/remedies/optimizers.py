@@ -141,11 +141,11 @@ class InBackward(Remedy):
         for owner in ("torch.nn.utils", "torch.nn.utils.clip_grad"):
             self.refuse_at(f"{owner}.clip_grad_norm_", "the program clips the norm of all gradients together")
             self.refuse_at(f"{owner}.clip_grad_value_", "the program clips gradients between backward and the step")
-        for name in ("torch.amp.GradScaler.unscale_", "torch.amp.GradScaler._maybe_opt_step"):
-            self.refuse_at(name, "GradScaler looks at all gradients before the step")
+        for name in ("torch.amp.GradScaler.unscale_", "torch.amp.GradScaler.step"):
+            self.refuse_at(name, "GradScaler looks at all gradients before the step", lambda scaler, *args: bool(scaler.is_enabled()))
 
-    def refuse_at(self, name: str, why: str) -> None:
-        patches.around("remedies", name, lambda *args: self.refuse(why), patches.nothing)
+    def refuse_at(self, name: str, why: str, if_so: Callable[..., bool] = lambda *args: True) -> None:
+        patches.around("remedies", name, lambda *args: self.refuse(why) if if_so(*args) else None, patches.nothing)
 
     def is_built(self, optimizer: Any) -> None:
         parameters = [parameter for parameter in parameters_of(optimizer) if parameter.requires_grad]
