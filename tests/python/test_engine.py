@@ -96,10 +96,12 @@ def test_a_fork_waits_for_no_look_of_the_parent(monkeypatch):
             began.set()
             go_on.wait(patience(20))
     thread = in_thread(looks)
-    assert began.wait(patience(20))
-    assert in_fork(lambda: engine.run(lambda: True, (), {})) == 0
-    go_on.set()
-    thread.join()
+    try:
+        assert began.wait(patience(20))
+        assert in_fork(lambda: engine.run(lambda: True, (), {})) == 0
+    finally:
+        go_on.set()
+        thread.join()
 
 
 def test_a_fork_within_backward_is_still_in_it():
@@ -109,8 +111,10 @@ def test_a_fork_within_backward_is_still_in_it():
             return found
     began, go_on = threading.Event(), threading.Event()
     thread = in_thread(lambda: engine.run(lambda: (began.set(), go_on.wait(patience(20))), (), {}))
-    assert began.wait(patience(20)) and not rests()
-    assert in_fork(rests) == 0
-    assert engine.run(lambda: in_fork(lambda: not rests()), (), {}) == 0
-    go_on.set()
-    thread.join()
+    try:
+        assert began.wait(patience(20)) and not rests()
+        assert in_fork(rests) == 0
+        assert engine.run(lambda: in_fork(lambda: not rests()), (), {}) == 0
+    finally:
+        go_on.set()
+        thread.join()
