@@ -8,7 +8,7 @@ from tree import Report, Tree
 PACKAGE, DOOR = "python/cenote/", "python/cenote/torch/"
 TABLE = DOOR + "seams.def"
 ROOTS = {"torch", "dist", "c10d"}  # names of modules of PyTorch's, and of attributes that hold one
-OWN = {"self", "os", "Arguments"}  # whose attributes may be set by name: an object's own, those of Python that a dry run replaces, and a class of ours
+OWN = {"self", "os", "Arguments"}  # may be set by name: an object's own attributes, those of Python that a dry run replaces, a class of ours
 FREE = {"torch._dynamo"}  # imported early to save time; nothing needs it
 PRIVATE = re.compile(r"_[^_]\w*$|_$")
 NAME = re.compile(r"torch(\.\w+)+$")

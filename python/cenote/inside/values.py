@@ -102,7 +102,8 @@ def is_in_a_step_of_a_scaler(innermost: Optional[FrameType]) -> bool:
 def see_threads(library: ctypes.CDLL) -> None:
     """In this thread, and in all that Python starts. Autograd's inherit it."""
     library.cenote_values_see_thread(1)
-    patches.around("values", (threading.Thread, "_bootstrap_inner"), lambda *args: library.cenote_values_see_thread(1), patches.nothing)  # a class may have a `run` of its own
+    # Not its `run`: a class may have one of its own.
+    patches.around("values", (threading.Thread, "_bootstrap_inner"), lambda *args: library.cenote_values_see_thread(1), patches.nothing)
 
     def starting(start: Any) -> Any:
         def start_seen(function: Callable[..., Any], *rest: Any) -> int:

@@ -69,7 +69,8 @@ def wrap(members: Members, library: Library) -> None:
             register(name)
     for name in NCCL:
         if name.upper() in plugins:
-            patches.replace("phantoms", (plugins, name.upper()), lambda plugin: plugin._replace(creator_fn=on_gpu(members, library, plugin.creator_fn)))
+            patches.replace("phantoms", (plugins, name.upper()),
+                            lambda plugin: plugin._replace(creator_fn=on_gpu(members, library, plugin.creator_fn)))
     patches.replace("phantoms", (plugins, "GLOO"), lambda plugin: plugin._replace(creator_fn=on_cpu(members), extended_api=True))
 
     def splitting(split: Any) -> Any:

@@ -1,8 +1,8 @@
 """The register of everything that cenote replaces in PyTorch, and in what the program uses beside it.
 
 For each attribute there is one wrapper, and behind it the layers of the features that want to be called. A layer is made by `make(inside)`, which
-returns what is called in place of `inside`. Whenever a layer comes or goes, all of them are made anew: so `make` keeps no state of its own. The layers
-lie in the order of the table of features (seams.def), the innermost first, no matter which feature began first.
+returns what is called in place of `inside`. Whenever a layer comes or goes, all of them are made anew: so `make` keeps no state of its own. The
+layers lie in the order of the table of features (seams.def), the innermost first, no matter which feature began first.
 
     replaced by no feature -> the wrapper stands there, with one layer or more -> the last layer goes: PyTorch's own stands there again
 

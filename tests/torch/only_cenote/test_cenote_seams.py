@@ -1,4 +1,4 @@
-"""A PyTorch that lacks one of its private names: `import torch` works, the allocator works, and one line says what is lost. For each row of the table.
+"""A PyTorch that lacks one of its private names: `import torch` works, the allocator works, and one line says what is lost. For each row.
 
 And an installation of which a part fails: what was installed is whole, and nothing of the part is left. For CENOTE_TEST_ALLOCATOR=cenote.
 """
