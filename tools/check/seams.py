@@ -10,6 +10,8 @@ TABLE = DOOR + "seams.def"
 ROOTS = {"torch", "dist", "c10d"}  # names of modules of PyTorch's, and of attributes that hold one
 OWN = {"self", "os", "Arguments"}  # may be set by name: an object's own attributes, those of Python that a dry run replaces, a class of ours
 FREE = {"torch._dynamo"}  # imported early to save time; nothing needs it
+OTHERS = {"_replace", "_asdict", "_getframe", "_current_frames", "_exit", "_actions", "_bootstrap", "_fields_", "_setupstate", "_attempt_allocation",
+          "_total"}  # private names of Python's, and of libraries other than PyTorch
 PRIVATE = re.compile(r"_[^_]\w*$|_$")
 NAME = re.compile(r"torch(\.\w+)+$")
 CALLS = {"begin": 0, "is_whole": 0, "why_not": 0, "replace": 0, "around": 0}  # functions of the door whose first argument is a feature
@@ -57,6 +59,8 @@ class File:
         self.path, self.known, self.features = path, known, features
         self.problems: list[str] = []
         self.words: set[str] = set()
+        self.own: set[str] = set()  # what is defined here
+        self.asked: dict[str, int] = {}  # private attributes of objects, and the line of the last
         self.roots = set(ROOTS)
         tree = ast.parse(text)
         for node in ast.walk(tree):
@@ -79,6 +83,10 @@ class File:
         if isinstance(node, ast.Attribute):
             self.words.add(node.attr)
             self.look_at_attribute(node)
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            self.own.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            self.own.add(node.id)
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
             if any(name.split(".")[0] == "torch" and any(map(is_private, name.split("."))) for name in names):
@@ -98,11 +106,15 @@ class File:
 
     def look_at_attribute(self, node: ast.Attribute) -> None:
         root, parts = chain(node)
+        if isinstance(node.ctx, ast.Store) and root == "self":
+            self.own.add(node.attr)
         is_torchs = root in self.roots
         if isinstance(node.ctx, (ast.Store, ast.Del)) and is_torchs and parts:
             self.say(node, f"replaces {'.'.join(parts)} of PyTorch's: cenote.torch.patches does that")
         elif node.attr == "_C" or node.attr.startswith("_cuda_") or (is_torchs and is_private(node.attr) and node.attr != "_replace"):
             self.say(node, f"writes {node.attr}, a private name of PyTorch's: cenote.torch.seams looks it up")
+        elif is_private(node.attr):
+            self.asked[node.attr] = node.lineno
 
     def look_at_call(self, node: ast.Call) -> None:
         function, first = node.func, node.args[0] if node.args else None
@@ -121,6 +133,9 @@ def check(tree: Tree) -> Report:
     words = set().union(*(file.words for file in read))
     report = Report(f"{len(files)} modules, {sum(map(len, rows.values()))} private names of PyTorch in {len(rows)} features")
     report.problems += [problem for file in read for problem in file.problems]
+    allowed = set().union(*(file.own for file in read), OTHERS, {part for name in known for part in name.split(".")})
+    report.problems += [f"{file.path}:{line}: {name} is in no row of {TABLE}, if it is PyTorch's" for file in read
+                        for name, line in file.asked.items() if name not in allowed]
     for feature, names in rows.items():
         if tests.get(feature) not in tree.files:
             report.problems.append(f"{TABLE}: {feature} has no test: {tests.get(feature)}")

@@ -12,6 +12,7 @@ from cenote.holders.parts import by_type, own_dict
 from cenote.torch import seams
 
 OPERATIONS = 200_000  # of graphs, in one search
+OF_PYTHON = "_raw_saved_tensors"  # of an operation that is written in Python
 LEAF = 1 << 63  # sequence numbers from here on belong to leaves, which are not operations
 
 
@@ -46,7 +47,7 @@ class Reader:
                 raw = getattr(node, "_raw" + name)
                 has_hooks = any(one.unpack_hook is not None for one in (raw if isinstance(raw, (tuple, list)) else (raw,)))
                 if not has_hooks:
-                    value = getattr(node, name if name != "_saved_tensors" else "saved_tensors")
+                    value = getattr(node, name if f"_raw{name}" != OF_PYTHON else "saved_tensors")
                 else:  # the packed form: unpacking would run the program's code, or a checkpoint's forward
                     value = [one.data for one in (raw if isinstance(raw, (tuple, list)) else (raw,))]
             except (RuntimeError, AttributeError):

@@ -183,6 +183,7 @@ class Growth:
         why = features.why_not("growth")
         if why:
             raise Error(why, 8, "NOT_SUPPORTED")
+        self.call = seams.find("torch.nn.Module._call_impl").__code__
         self.sequence_number = seams.find("torch._C._autograd._get_sequence_nr")
         self.alarm = alarm
         self.lock, self.pid, self.is_busy = threading.RLock(), os.getpid(), False
@@ -241,7 +242,7 @@ class Growth:
         top = self.top() if self.top is not None else None
         if module is not top:
             self.calls += 1
-            if top is not None and self.calls <= 2 * self.calls_usual + 16 or self.torch.compiler.is_compiling() or not is_outermost():
+            if top is not None and self.calls <= 2 * self.calls_usual + 16 or self.torch.compiler.is_compiling() or not self.is_outermost():
                 return
             self.top, self.calls, self.calls_usual = weakref.ref(module), 0, 0
             self.stepped = True  # the first call of this module: no iteration has ended
@@ -249,6 +250,15 @@ class Growth:
         stepped, self.stepped = self.stepped, False
         if not stepped and not self.torch.compiler.is_compiling() and not (module.training and self.ever_stepped):
             self.pulse()
+
+    def is_outermost(self) -> bool:
+        """Whether no other module calls the module that is being called."""
+        calls = 0
+        frame: Optional[FrameType] = sys._getframe()
+        while frame is not None:
+            calls += frame.f_code is self.call
+            frame = frame.f_back
+        return calls <= 1
 
     def pulse(self, is_counted: bool = False) -> None:
         if not self.undo or self.pid != os.getpid() or not self.lock.acquire(blocking=False):
@@ -412,13 +422,3 @@ def own_frame() -> Optional[FrameType]:
     while frame is not None and source.is_ours(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
-
-
-def is_outermost() -> bool:
-    """Whether no other module calls the module that is being called."""
-    calls = 0
-    frame: Optional[FrameType] = sys._getframe()
-    while frame is not None:
-        calls += frame.f_code.co_name == "_wrapped_call_impl"
-        frame = frame.f_back
-    return calls <= 1

@@ -211,8 +211,7 @@ class Marker:
     def watch_gradient(self, parameter: Any) -> bool:
         """Sets the kind of the parameter's gradient whenever it is accumulated. False if it is watched already, or cannot be."""
         known = self.handles.get(id(parameter))
-        hooks = known.hooks_dict_ref() if known is not None else None
-        if hooks is not None and known.id in hooks:
+        if known is not None and known.id in (known.hooks_dict_ref() or ()):
             return False
         try:
             handle = parameter.register_post_accumulate_grad_hook(self.accumulated)

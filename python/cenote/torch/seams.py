@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, Iterator, NamedTuple, NoReturn
 
 TABLE = os.path.join(os.path.dirname(__file__), "seams.def")
-IMPORT, HEADER = "import", "header:"  # ways to probe; all others are attributes
+IMPORT, HEADER, SOURCE = "import", "header:", "source:"  # ways to probe; all others are attributes
 
 
 class Seam(NamedTuple):
@@ -92,28 +92,30 @@ def find(name: str) -> Any:
 
 def is_there(seam: Seam) -> bool:
     """A name of a module that the program has not imported counts as there: the feature has nothing to do yet."""
-    if seam.probe.startswith(HEADER):
-        return stands_in_header(seam)
+    if seam.probe.startswith((HEADER, SOURCE)):
+        return True
     if seam.probe == IMPORT and seam.name.rpartition(".")[0] not in sys.modules:
         return True
     return not isinstance(find(seam.name), Missing)
 
 
-def stands_in_header(seam: Seam) -> bool:
+def stands_in_text(seam: Seam) -> bool:
+    kind, _, name = seam.probe.partition(":")
     folder = os.path.dirname(os.path.abspath(str(sys.modules["torch"].__file__)))
-    word = re.escape(seam.name.rpartition("::")[2])
+    path = os.path.join(folder, "include" if kind + ":" == HEADER else "", name)
     try:
-        with open(os.path.join(folder, "include", seam.probe.removeprefix(HEADER)), encoding="utf-8", errors="replace") as file:
-            return re.search(rf"\b{word}\b", file.read()) is not None
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return re.search(rf"\b{re.escape(re.split('[.:]', seam.name)[-1])}\b", file.read()) is not None
     except OSError:
         return False
 
 
 def examined() -> Iterator[tuple[Feature, Seam, bool]]:
-    """Each row of the table, and whether it is there. Imports the modules that have such names."""
+    """Each row of the table, and whether it is there: imports the modules that have such names, and reads sources and headers."""
     for feature in table().values():
         for seam in feature.seams:
             if seam.probe == IMPORT:
                 with suppress(Exception):
                     importlib.import_module(seam.name.rpartition(".")[0])
-            yield feature, seam, is_there(seam) and (seam.probe != IMPORT or not isinstance(find(seam.name), Missing))
+            is_text = seam.probe.startswith((HEADER, SOURCE))
+            yield feature, seam, stands_in_text(seam) if is_text else not isinstance(find(seam.name), Missing)

@@ -72,7 +72,7 @@ sys.stdout.flush()
 sys.stderr.flush()
 os._exit(0)
 """
-ROWS = [(feature.runs, seam) for feature in seams.table().values() for seam in feature.seams if not seam.probe.startswith(seams.HEADER)]
+ROWS = [(feature.runs, seam) for feature in seams.table().values() for seam in feature.seams if seam.probe in ("attribute", seams.IMPORT)]
 ROWS = list(dict.fromkeys(ROWS))
 
 
