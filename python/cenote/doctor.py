@@ -19,6 +19,7 @@ from cenote.launch import environment
 from cenote.launch import python as pythons
 from cenote.launch.command_line import Parser, capacity, devices, split
 from cenote.native import adapter, bindings
+from cenote.torch import seams
 
 FINE, REMARK, WRONG = "fine", "remark", "wrong"
 MARKS = {FINE: "ok", REMARK: "!", WRONG: "WRONG"}
@@ -45,6 +46,7 @@ class Finding(NamedTuple):
     state: str
     text: str
     advice: str = ""
+    rows: tuple[dict[str, object], ...] = ()  # of a table, for --json
 
 
 def python() -> Iterator[Finding]:
@@ -117,6 +119,19 @@ def torch() -> Iterator[Finding]:
     yield Finding("PyTorch", FINE if known else REMARK, f"{module.__version__}, CUDA {module.version.cuda}",
                   "" if known else "tested with {}.{} to {}.{}".format(*OLDEST_TORCH, *NEWEST_TORCH))
     yield from adapter_findings(adapter.describe(module))
+    yield from private_names(module.__version__)
+
+
+def private_names(version: str) -> Iterator[Finding]:
+    """The table of what cenote needs of PyTorch beyond what that promises: a line for each feature, in --json a row for each name."""
+    looked = list(seams.examined())
+    for feature in seams.table().values():
+        rows = [{**seam._asdict(), "is_there": is_there} for one, seam, is_there in looked if one is feature]
+        missing = [str(row["name"]) for row in rows if not row["is_there"]]
+        told = {"runs": feature.runs, "lost": feature.lost, "test": feature.test}
+        if rows:
+            yield Finding("private names", REMARK if missing else FINE, f"{feature.name}: {len(rows) - len(missing)} of {len(rows)}",
+                          f"PyTorch {version} has no {', '.join(missing)}: {feature.lost}" if missing else "", tuple({**row, **told} for row in rows))
 
 
 def adapter_findings(described: adapter.Torch) -> Iterator[Finding]:
@@ -425,5 +440,5 @@ def main(arguments: Sequence[str]) -> int:
         if not options.json:
             print(line(finding), flush=True)
     if options.json:
-        print(json.dumps([finding._asdict() for finding in found]))
+        print(json.dumps([{name: value for name, value in finding._asdict().items() if name != "rows" or value} for finding in found]))
     return 1 if any(finding.state == WRONG for finding in found) else 0

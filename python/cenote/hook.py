@@ -71,7 +71,8 @@ def act(text: str) -> None:
     last_threads.register()
     if os.environ.get(DRY_REDIRECT):
         from cenote.guard import redirect
-        redirect.begin_with(sys.modules["torch"])
+        from cenote.torch import features
+        features.begin("files", redirect.begin_with)
     if is_on(text):
         from cenote.inside import plugin
         plugin.install()

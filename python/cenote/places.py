@@ -105,7 +105,7 @@ def include_folder() -> str:
 
 def torch_folder() -> str:
     """The sources of the adapter to PyTorch."""
-    return find("torch", os.path.join(TREE, "plugins", "torch"))
+    return find("plugins/torch", os.path.join(TREE, "plugins", "torch"))
 
 
 def pluggable_library() -> str:

@@ -17,6 +17,7 @@ import links  # noqa: E402
 import names  # noqa: E402
 import parts  # noqa: E402
 import promises  # noqa: E402
+import seams  # noqa: E402
 import words  # noqa: E402
 from tree import Tree  # noqa: E402
 
@@ -225,6 +226,35 @@ class Names(unittest.TestCase):
 
     def test_programs_in_fences_are_left_alone(self):
         self.assertEqual(self.missing("```\n`heap_give`\n```\n"), [])
+
+
+class Seams(unittest.TestCase):
+    TABLE = "feature pause on\n  lost all\n  test tests/test_it_dot_py.py\n  torch._C._cuda_pause  attribute  2.11  -\n".replace("_dot_py", "")
+
+    def found(self, code: str, table: str = TABLE) -> list[str]:
+        begins = 'from cenote.torch import features, seams\nfeatures.begin("pause", seams.get("torch._C._cuda_pause"))\n'
+        files = {"python__cenote__torch__seams_dot_def": table, "tests__test_it_dot_py": "", "python__cenote__a_dot_py": begins,
+                 "python__cenote__b_dot_py": code}
+        return [problem.removeprefix("python/cenote/b.py:") for problem in problems(seams, **files)]
+
+    def test_a_name_that_is_looked_up_is_fine(self):
+        self.assertEqual(self.found("import torch\nx = torch.cuda.synchronize\n"), [])
+
+    def test_a_private_name_is_not(self):
+        for line in ("torch._C._cuda_pause()", "a.b._cuda_pause", "self.torch.cuda._lazy_call", "import torch._ops", "from torch._C import x",
+                     "'torch.cuda._lazy_call'"):
+            self.assertEqual(len(self.found(line + "\n")), 2 if "_C._cuda" in line else 1, line)
+
+    def test_what_is_replaced_goes_through_the_register(self):
+        for line in ("torch.cuda.synchronize = 1", "del self.torch.cuda", "scaler = torch.amp.GradScaler\nscaler.step = 1", "setattr(owner, 'x', 1)"):
+            self.assertEqual(len(self.found(line + "\n")), 1, line)
+        self.assertEqual(self.found("self.x = 1\nsetattr(self, 'x', 1)\nmoment.torch = 2\n"), [])
+
+    def test_the_table_has_what_is_used_and_no_more(self):
+        more = self.TABLE + "  torch._C._cuda_more  attribute  2.11  -\n"
+        self.assertEqual(self.found("", more), ["python/cenote/torch/seams.def: no module uses torch._C._cuda_more"])
+        self.assertEqual(len(self.found("features.begin('other', x)\n")), 1)
+        self.assertEqual(len(self.found("", self.TABLE.replace("tests/", "none/"))), 1)
 
 
 class Words(unittest.TestCase):

@@ -1,4 +1,6 @@
 """No thread looks at a graph of autograd while another runs backward, and the reverse."""
+import os
+import signal
 import threading
 import time
 
@@ -69,3 +71,50 @@ def test_gradients_of_a_thread_that_lives_are_its_own():
     go_on.set()
     thread.join()
     assert engine.learns_alone()
+
+
+def in_fork(work):
+    """The exit status of a forked child that does the work; it is ended if that takes too long."""
+    child = os.fork()
+    if not child:
+        signal.alarm(patience(20))
+        status = 1
+        try:
+            status = 0 if work() else 2
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_fork_waits_for_no_look_of_the_parent(monkeypatch):
+    """The thread that looks, and those that learn, are not there in the child."""
+    monkeypatch.setattr(engine, "MOST", 1e6)
+    began, go_on = threading.Event(), threading.Event()
+
+    def looks():
+        with engine.at_rest():
+            began.set()
+            go_on.wait(patience(20))
+    thread = in_thread(looks)
+    try:
+        assert began.wait(patience(20))
+        assert in_fork(lambda: engine.run(lambda: True, (), {})) == 0
+    finally:
+        go_on.set()
+        thread.join()
+
+
+def test_a_fork_within_backward_is_still_in_it():
+    """Only as far as its own thread is."""
+    def rests():
+        with engine.at_rest() as found:
+            return found
+    began, go_on = threading.Event(), threading.Event()
+    thread = in_thread(lambda: engine.run(lambda: (began.set(), go_on.wait(patience(20))), (), {}))
+    try:
+        assert began.wait(patience(20)) and not rests()
+        assert in_fork(rests) == 0
+        assert engine.run(lambda: in_fork(lambda: not rests()), (), {}) == 0
+    finally:
+        go_on.set()
+        thread.join()

@@ -59,3 +59,31 @@ def test_the_processor_time_of_a_lane_is_that_of_its_programs(tested):
     _, lines = tested("busy", "plain")
     spent = {name: float(seconds) for line in lines for name, seconds in re.findall(r"passed  (\w+): .*; ([\d.]+) s of processor time", line)}
     assert spent["busy"] > 2 * spent["plain"], spent
+
+
+# --- tools/unchanged
+
+@pytest.fixture
+def unchanged(tmp_path, monkeypatch):
+    loader = importlib.machinery.SourceFileLoader("tools_unchanged", str(ROOT / "tools/unchanged"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    loader.exec_module(module)
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    return module
+
+
+@pytest.mark.parametrize("word", ["version", "version_info"])  # of venv, of uv
+def test_another_python_has_another_pytorch(unchanged, tmp_path, word):
+    """python/requirements/torch.txt chooses by the version. The last figure chooses nothing."""
+    (tmp_path / ".venv").mkdir()
+
+    def state(version):
+        (tmp_path / ".venv/pyvenv.cfg").write_text(f"home = /somewhere/3.9/bin\n{word} = {version}\n")
+        return unchanged.state()
+    assert state("3.10.13") != state("3.11.7") == state("3.11.9")
+
+
+def test_another_machine_has_another_state(unchanged, monkeypatch):
+    here = unchanged.state()
+    monkeypatch.setattr(unchanged.platform, "machine", lambda: "other")
+    assert unchanged.state() != here

@@ -121,3 +121,13 @@ def test_a_free_that_tells_nothing_of_its_block(tmp_path):
     (tmp_path / "x.csv").write_text("t_us,op,id,bytes,stream,device,tag,address,label\n0,a,1,700,2,1,3,4096,a%2Fb\n5.5,f,1,,,,,,\n")
     assert list(memory_viz.read_trace(tmp_path / "x.csv")) == [memory_viz.Event(True, 0, 1, 2, 4096, 700, "a/b"),
                                                                memory_viz.Event(False, 5, 1, 2, 4096, 700, "a/b")]
+
+
+def test_pytorchs_viewer_reads_the_protocol(tmp_path, monkeypatch):
+    """The second byte of the file. The viewer of PyTorch's site knows 4, and Python 3.14 writes 5 unless it is told; here each Python does."""
+    dump = pickle.dump
+    monkeypatch.setattr(pickle, "dump", lambda content, file, protocol=5: dump(content, file, protocol))
+    monkeypatch.setattr(memory_viz, "to_memory_viz", lambda snapshot, trace: {"segments": [], "device_traces": []})
+    monkeypatch.setattr(memory_viz, "read_snapshot", lambda path: None)
+    memory_viz.write_memory_viz(tmp_path / "pool.json", tmp_path / "x.pickle")
+    assert (tmp_path / "x.pickle").read_bytes()[:2] == b"\x80\x04"

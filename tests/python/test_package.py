@@ -82,7 +82,7 @@ def test_the_source_distribution_has_what_a_build_needs_and_no_more(sdist):
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"CMakeLists.txt", "pyproject.toml", "LICENSE", "include/cenote/cenote.h", "python/cenote/py.typed", "plugins/torch/adapter.cpp",
-            "python/cenote.pth", "sim/libraries/stubs.def", "PKG-INFO"} <= names
+            "python/cenote.pth", "python/cenote.start", "python/cenote_start.py", "sim/libraries/stubs.def", "PKG-INFO"} <= names
     folders = {name.partition("/")[0] for name in names if "/" in name}
     assert folders == {"base", "cmake", "docs", "driver", "host", "include", "plugins", "pool", "python", "share", "sim", "stats", "tools",
                        "traces"}
@@ -95,11 +95,12 @@ def test_the_wheel_holds_the_package_the_library_and_the_simulated_gpu(wheel):
             "cenote/built.py", "cenote/include/cenote/cenote.h",
             "cenote/lib/libcenote.so.0", "cenote/lib/libcenote.so", "cenote/lib/libcenote_pluggable.so", "cenote/lib/libcenote_records.so",
             "cenote/lib/libcenote_preload.so",
-            "cenote/torch/adapter.cpp", "cenote.pth", "cenote/bin/cenote-qualify", "cenote/traces/lstm.csv.gz",
+            "cenote/plugins/torch/adapter.cpp", "cenote/torch/seams.def", "cenote.pth", "cenote.start", "cenote_start.py",
+            "cenote/bin/cenote-qualify", "cenote/traces/lstm.csv.gz",
             "cenote/sim/libcenote_sim.so", "cenote/sim/libcuda.so.1", "cenote/sim/libcudart.so.13", "cenote/sim/libcudnn.so.9"} <= names
-    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"cenote", "cenote.pth"}
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"cenote", "cenote.pth", "cenote.start", "cenote_start.py"}
     folders = {path.parent.name for path in (ROOT / "python/cenote").glob("*/__init__.py")}
-    folders |= {"bin", "lib", "include", "shells", "sim", "torch", "traces"}
+    folders |= {"bin", "lib", "include", "plugins", "shells", "sim", "traces"}
     assert {name.split("/")[1] for name in names if name.startswith("cenote/") and name.count("/") > 1} == folders
     tree = {str(path.relative_to(ROOT / "python")) for path in (ROOT / "python/cenote").rglob("*.py")}
     assert {name for name in names if name.startswith("cenote/") and name.endswith(".py")} == tree | {"cenote/built.py"}

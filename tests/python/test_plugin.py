@@ -131,6 +131,28 @@ print(min(once() for _ in range(20)))
     assert float(python(code).stdout) < 1e-4
 
 
+STARTS = """
+import os, pkgutil, sys
+sys.path.insert(0, {folder!r})
+before = set(sys.modules)
+for line in open({folder!r} + "/cenote.start"):
+    if line.strip() and not line.startswith("#"):
+        pkgutil.resolve_name(line.strip())()
+print(sorted(name for name in set(sys.modules) - before if name.startswith("cenote")), *(finder.__module__ for finder in sys.meta_path
+                                                                             if finder.__module__ == "cenote.hook"))
+"""
+
+
+def test_python_3_15_starts_it_by_a_function(clean):
+    """As its site.py does with a .start file, in which each line names a function; a .pth file of that name is read for paths alone."""
+    def started(**variables):
+        code = STARTS.format(folder=str(ROOT / "python"))
+        return subprocess.run([sys.executable, "-S", "-c", code], env={**clean, **variables}, capture_output=True, text=True, timeout=SECONDS).stdout
+    assert started() == started(CENOTE="") == "['cenote_start']\n"
+    assert started(CENOTE="on").endswith(" cenote.hook\n") and "cenote.hook" in started(CENOTE_SUMMARY="on")
+    assert (ROOT / "python/cenote.pth").read_text().startswith("import ")
+
+
 FINDS = """
 import importlib.util, sys
 sys.path.insert(0, "")

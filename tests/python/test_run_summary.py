@@ -33,7 +33,7 @@ version = types.SimpleNamespace(cuda="13")
 cuda = types.SimpleNamespace(is_initialized=lambda: bool(used), device_count=lambda: 1, memory_stats=lambda device: now,
                              get_allocator_backend=lambda: "native", get_device_name=lambda: "A card")
 compiler = types.SimpleNamespace(is_compiling=lambda: False)
-amp = types.SimpleNamespace(GradScaler=types.SimpleNamespace(_maybe_opt_step=None))
+amp = types.SimpleNamespace(GradScaler=types.SimpleNamespace(step=print))
 hooks = types.SimpleNamespace(register_optimizer_step_post_hook=lambda hook: types.SimpleNamespace(remove=None))
 sys.modules.update({"torch.optim": types.ModuleType("torch.optim"), "torch.optim.optimizer": hooks})
 _C = types.SimpleNamespace(_cuda_resetPeakMemoryStats=lambda device: now.update({name: 0 for name in now}))

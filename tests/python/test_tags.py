@@ -5,10 +5,13 @@ import inspect
 import subprocess
 import sys
 import threading
+import types
 
 import pytest
 
 import cenote
+from cenote.torch import patches
+from patience import patience
 
 
 @pytest.fixture(autouse=True)
@@ -273,3 +276,38 @@ with cenote.tag("many"):
 """
     done = subprocess.run([sys.executable, "-c", code], env=clean, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "OUT_OF_HOST_MEMORY 16382 1\n"
+
+
+def test_a_backward_that_begins_while_another_ends_keeps_its_tag(monkeypatch):
+    """ctypes lets go of Python's lock while the library is told that no backward runs any more."""
+    from cenote.labels import hooks
+    from cenote.native import bindings
+    ends, is_inside, go_on = threading.Event(), threading.Event(), threading.Event()
+    told = []
+
+    def share(on):
+        if not on:
+            ends.set()
+            is_inside.wait(0.2)  # the other one has to wait for us, and no event says that it does
+        told.append(bool(on))
+    autograd = types.SimpleNamespace(_engine_run_backward=lambda work: work())
+    torch = types.SimpleNamespace(autograd=autograd, compiler=types.SimpleNamespace(is_compiling=lambda: False))
+    monkeypatch.setattr(bindings, "function", lambda name: share)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.delitem(sys.modules, "torch.autograd", raising=False)
+    monkeypatch.setattr(hooks, "_shares", False)
+    hooks.share_tags()
+
+    def other():
+        assert ends.wait(patience(20))
+        autograd._engine_run_backward(lambda: (is_inside.set(), go_on.wait(patience(20))))
+    thread = threading.Thread(target=other)
+    thread.start()
+    try:
+        autograd._engine_run_backward(lambda: None)
+        assert is_inside.wait(patience(20)) and told[-1], told
+    finally:
+        go_on.set()
+        thread.join()
+        patches.put_back("tags")
+    assert not told[-1]

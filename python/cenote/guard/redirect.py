@@ -400,28 +400,30 @@ def has_written(folder: str) -> bool:
 
 # --- writers in compiled libraries
 
-def begin_with(torch: Any) -> None:
-    """Once torch is imported. safetensors is imported here if it is installed: what a program has imported by name cannot be replaced later."""
-    inside = torch._C.PyTorchFileWriter
-
+def writing(inside: Any) -> Any:
     def writer(file: Any, *args: Any, **kwargs: Any) -> Any:
         return inside(to_change(file, copies=False) if isinstance(file, str) else file, *args, **kwargs)
-    torch._C.PyTorchFileWriter = writer
+    return writer
+
+
+def begin_with() -> None:
+    """Once torch is imported. safetensors is imported here if it is installed: what a program has imported by name cannot be replaced later."""
+    from cenote.torch import patches  # not as Python starts
+    patches.replace("files", "torch._C.PyTorchFileWriter", writing)
     with suppress(Exception):
         importlib.import_module("safetensors.torch")
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "safetensors" and not name.endswith("_rust"):
             for function, argument, where in (("serialize_file", 1, written), ("safe_open", 0, to_read)):
                 if function in vars(module):
-                    setattr(module, function, at_another_place(vars(module)[function], argument, where))
+                    patches.replace("files", (module, function), functools.partial(at_another_place, argument, where))
 
 
 def written(path: Any) -> Any:
     return to_change(path, copies=False)
 
 
-def at_another_place(inside: Callable[..., Any], argument: int, where: Callable[[Any], Any]) -> Callable[..., Any]:
-    @functools.wraps(inside)
+def at_another_place(argument: int, where: Callable[[Any], Any], inside: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         if "filename" in kwargs:
             kwargs["filename"] = where(kwargs["filename"])

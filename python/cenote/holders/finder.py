@@ -21,6 +21,7 @@ from cenote.base.source import NAME, Place
 from cenote.holders.graphs import LEAF, OPERATIONS, Reader, inputs_of, length_of, reaches_back_to
 from cenote.holders.parts import ATOM_IDS, forget_types, own_dict, readers
 from cenote.labels import engine
+from cenote.torch import seams
 
 OBJECTS = 400_000  # limit for one search
 SECONDS = 3.0  # for objects, and again for histories
@@ -272,10 +273,9 @@ def is_carried(path: Path) -> bool:
 
 def find(blocks: Iterable[tuple[int, int]], before: int = 0, objects: int = OBJECTS, seconds: float = SECONDS) -> Findings:
     """Finds what holds the blocks, given as start and end."""
-    torch: Any = sys.modules["torch"]
     search = Search(blocks, objects, seconds)
     try:
-        with torch._C.DisableTorchFunctionSubclass():
+        with seams.find("torch._C.DisableTorchFunctionSubclass")():
             return find_with(search, before)
     finally:
         search.forget()
@@ -321,10 +321,9 @@ class Carried(NamedTuple):
 def carried_histories(frame: Optional[types.FrameType], since: int, before: int, objects: int, operations: int) -> list[Carried]:
     """Histories that grow from step to step: they were continued after sequence number `since`, go back before `before`, and belong to a variable
     that is computed from itself. Only variables near the running functions are searched: this is cheap enough for many steps of a program."""
-    torch: Any = sys.modules["torch"]
     search = Search((), objects, SECONDS_LIGHT)
     try:
-        with torch._C.DisableTorchFunctionSubclass():
+        with seams.find("torch._C.DisableTorchFunctionSubclass")():
             return carried(search, frame, since, before, operations)
     finally:
         search.forget()

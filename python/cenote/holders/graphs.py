@@ -9,8 +9,10 @@ from itertools import count
 from typing import Any, Iterator
 
 from cenote.holders.parts import by_type, own_dict
+from cenote.torch import seams
 
 OPERATIONS = 200_000  # of graphs, in one search
+OF_PYTHON = "_raw_saved_tensors"  # of an operation that is written in Python
 LEAF = 1 << 63  # sequence numbers from here on belong to leaves, which are not operations
 
 
@@ -21,13 +23,12 @@ class Reader:
         self.rests = True  # no backward is running, which could free what operations keep while it is read
         self.may_read_gradients = True  # no other thread could free gradients while they are read
         torch: Any = sys.modules["torch"]
-        base = vars(torch._C.TensorBase)
+        base = vars(seams.find("torch._C.TensorBase"))
         self.tensor = torch.Tensor
         self.storage = torch.UntypedStorage
         self.is_cuda, self.is_leaf, self.grad_fn, self.grad = (base[name].__get__ for name in ("is_cuda", "is_leaf", "grad_fn", "grad"))
         self.address = base.get("const_data_ptr", base["data_ptr"])
         self.untyped = base["untyped_storage"]
-        self.saved_type = torch._C._autograd.SavedTensor
 
     def address_of(self, tensor: Any) -> int:
         """The address of its memory on a GPU, 0 if it has none."""
@@ -46,7 +47,7 @@ class Reader:
                 raw = getattr(node, "_raw" + name)
                 has_hooks = any(one.unpack_hook is not None for one in (raw if isinstance(raw, (tuple, list)) else (raw,)))
                 if not has_hooks:
-                    value = getattr(node, name if name != "_saved_tensors" else "saved_tensors")
+                    value = getattr(node, name if f"_raw{name}" != OF_PYTHON else "saved_tensors")
                 else:  # the packed form: unpacking would run the program's code, or a checkpoint's forward
                     value = [one.data for one in (raw if isinstance(raw, (tuple, list)) else (raw,))]
             except (RuntimeError, AttributeError):

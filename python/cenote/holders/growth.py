@@ -13,6 +13,7 @@ of a step, the step is skipped.
 """
 import collections
 import ctypes
+import inspect
 import os
 import struct
 import sys
@@ -29,6 +30,7 @@ from cenote.holders.finder import Link
 from cenote.labels import hooks, step_counter
 from cenote.native import bindings
 from cenote.native.bindings import Error
+from cenote.torch import features, patches, seams
 
 COHORTS_FIRST = 12  # if no optimizer has stepped yet: several calls of a module may be parts of one step
 WINDOW = 32  # the newest cohorts, which are compared
@@ -109,20 +111,35 @@ class Patience:
         self.due = step + self.pause
 
 
+class Thread(threading.local):
+    has_no_inductor = False
+
+
+_thread = Thread()
+
+
+def hiding(inside: Any) -> Any:
+    def look_up(name: str) -> Any:
+        if name == "_inductor" and _thread.has_no_inductor:
+            raise AttributeError(name)
+        return inside(name)
+    return look_up
+
+
 class Stacks:
     """PyTorch's history, which has the stack of each live block. It is most of the cost of watching: so it is on for the first steps, and when two
     steps in a row have left live blocks. The program may have switched it on itself."""
 
     def __init__(self) -> None:
-        self.torch: Any = sys.modules["torch"]
-        self.memory: Any = self.torch.cuda.memory
+        self.is_recording = seams.find("torch._C._cuda_isHistoryEnabled")
+        self.record = seams.find("torch.cuda.memory._record_memory_history")
         self.is_ours, self.until = False, 0
 
     def want(self, step: int, is_suspicious: bool) -> None:
         if is_suspicious or step == 0:
             self.until = step + 2 * COHORTS
-            if not self.torch._C._cuda_isHistoryEnabled():
-                self.memory._record_memory_history(enabled="state", stacks="python")
+            if not self.is_recording():
+                self.record(enabled="state", stacks="python")
                 self.is_ours = True
         elif step > self.until:
             self.end()
@@ -133,21 +150,19 @@ class Stacks:
 
     def snapshot(self) -> dict[str, Any]:
         """PyTorch's _snapshot would import all of torch._inductor, for seconds, to translate lines of compiled code. If the program has not imported
-        it, there is no compiled code: so hide the import."""
-        torch = self.torch
-        nothing = None if "_inductor" in vars(torch) or "torch._inductor" in sys.modules else object()
-        if nothing is not None:
-            torch._inductor = nothing
+        it, there is no compiled code: so this thread does not find it meanwhile."""
+        undo = patches.replace("growth", "torch.__getattr__", hiding)  # PyTorch imports it by that
+        _thread.has_no_inductor = True
         try:
-            return self.memory._snapshot()  # type: ignore[no-any-return]
+            return seams.find("torch.cuda.memory._snapshot")()  # type: ignore[no-any-return]
         finally:
-            if nothing is not None and vars(torch).get("_inductor") is nothing:
-                del torch._inductor
+            _thread.has_no_inductor = False
+            undo()
 
     def end(self) -> None:
         """Switches the history off if this class switched it on. If it has more than one entry, the program has switched it on meanwhile."""
         if self.is_ours and all(len(trace) <= 1 for trace in self.snapshot()["device_traces"]):
-            self.memory._record_memory_history(enabled=None)
+            self.record(enabled=None)
         self.is_ours = False
 
 
@@ -166,6 +181,11 @@ class Growth:
         if torch is None or torch.cuda.get_allocator_backend() != "cenote":
             backend = "no PyTorch with CUDA is imported" if torch is None else f"PyTorch's allocator is {torch.cuda.get_allocator_backend()}"
             raise Error(f"cenote.growth needs cenote as PyTorch's allocator (CENOTE=on, or cenote.install()): {backend}", 8, "NOT_SUPPORTED")
+        why = features.why_not("growth")
+        if why:
+            raise Error(why, 8, "NOT_SUPPORTED")
+        self.call = inspect.unwrap(torch.nn.Module.__call__).__code__
+        self.sequence_number = seams.find("torch._C._autograd._get_sequence_nr")
         self.alarm = alarm
         self.lock, self.pid, self.is_busy = threading.RLock(), os.getpid(), False
         self.step = 0
@@ -182,8 +202,7 @@ class Growth:
         self.stacks: Optional[Stacks] = Stacks()
         self.stacks.want(0, False)
         self.read()
-        hooks.guard_graphs(torch, 1)
-        self.undo = [lambda: hooks.guard_graphs(torch, -1), *self.listen()]
+        self.undo = [hooks.guard_graphs(torch), *self.listen()]
 
     def listen(self) -> list[Callable[[], Any]]:
         """From now on steps and calls of modules reach this object; returns the functions that end that."""
@@ -224,7 +243,7 @@ class Growth:
         top = self.top() if self.top is not None else None
         if module is not top:
             self.calls += 1
-            if top is not None and self.calls <= 2 * self.calls_usual + 16 or self.torch.compiler.is_compiling() or not is_outermost():
+            if top is not None and self.calls <= 2 * self.calls_usual + 16 or self.torch.compiler.is_compiling() or not self.is_outermost():
                 return
             self.top, self.calls, self.calls_usual = weakref.ref(module), 0, 0
             self.stepped = True  # the first call of this module: no iteration has ended
@@ -232,6 +251,15 @@ class Growth:
         stepped, self.stepped = self.stepped, False
         if not stepped and not self.torch.compiler.is_compiling() and not (module.training and self.ever_stepped):
             self.pulse()
+
+    def is_outermost(self) -> bool:
+        """Whether no other module calls the module that is being called."""
+        calls = 0
+        frame: Optional[FrameType] = sys._getframe()
+        while frame is not None:
+            calls += frame.f_code is self.call
+            frame = frame.f_back
+        return calls <= 1
 
     def pulse(self, is_counted: bool = False) -> None:
         if not self.undo or self.pid != os.getpid() or not self.lock.acquire(blocking=False):
@@ -262,7 +290,7 @@ class Growth:
             if device not in self.books:
                 self.books[device] = Books(device, pool)
             self.books[device].look(self.step)
-        self.ends.append((self.step, self.torch._C._autograd._get_sequence_nr()))
+        self.ends.append((self.step, self.sequence_number()))
 
     # judgement
 
@@ -395,13 +423,3 @@ def own_frame() -> Optional[FrameType]:
     while frame is not None and source.is_ours(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
-
-
-def is_outermost() -> bool:
-    """Whether no other module calls the module that is being called."""
-    calls = 0
-    frame: Optional[FrameType] = sys._getframe()
-    while frame is not None:
-        calls += frame.f_code.co_name == "_wrapped_call_impl"
-        frame = frame.f_back
-    return calls <= 1

@@ -29,6 +29,7 @@ from cenote.labels.names import Names
 from cenote.launch import environment
 from cenote.native import bindings
 from cenote.remedies.program import Remedies
+from cenote.torch import features, patches, seams
 
 FOLDER, STEPS = environment.DRY_RUN, environment.DRY_STEPS
 FAILURES_MAX = 8  # out-of-memory errors that are kept with their stacks; more are only counted
@@ -89,6 +90,13 @@ def says_out_of_memory(error: BaseException, torch: ModuleType) -> bool:
     return isinstance(error, RuntimeError) and ("out of memory" in text or "ALLOC_FAILED" in text) and "DefaultCPUAllocator" not in text
 
 
+def limiting(inside: Any) -> Any:
+    def limit_unless_in_the_way(fraction: float, device: int) -> None:
+        if not os.environ.get(environment.DRY_UNLIMITED):
+            inside(fraction, device)
+    return limit_unless_in_the_way
+
+
 class Watch:
     """Steps, errors and peaks of this process so far."""
 
@@ -117,23 +125,13 @@ class Watch:
     # --- hooks
 
     def start(self) -> None:
-        self.torch.cuda._lazy_call(self.attach)
-        self.seen.start()
-        reset = self.torch._C._cuda_resetPeakMemoryStats
-
-        def note_and_reset(device: int) -> Any:
-            self.note()
-            return reset(device)
-        self.torch._C._cuda_resetPeakMemoryStats = note_and_reset
-        limit = self.torch._C._cuda_setMemoryFraction
-
-        def limit_unless_in_the_way(fraction: float, device: int) -> None:
-            if not os.environ.get(environment.DRY_UNLIMITED):
-                limit(fraction, device)
-        self.torch._C._cuda_setMemoryFraction = limit_unless_in_the_way
-        values.around(self.torch.optim.Optimizer, "__init__", self.built, values.nothing)
+        features.begin("seen", self.seen.start)
+        patches.around("dry-run", "torch._C._cuda_resetPeakMemoryStats", lambda device: self.note(), patches.nothing)
+        patches.replace("dry-run", "torch._C._cuda_setMemoryFraction", limiting)
+        patches.around("dry-run", "torch.optim.Optimizer.__init__", self.built, patches.nothing)
         step_counter.watch(self.torch)
         step_counter.on_step(self.stepped)
+        seams.get("torch.cuda._lazy_call")(self.attach)
         os.register_at_fork(after_in_child=self.forget)
         atexit.register(self.ended)
 
@@ -165,7 +163,7 @@ class Watch:
             self.cannot = f"a dry run under cenote needs the adapter to PyTorch {self.torch.__version__}, which could not be made (see above)"
             self.write("exit")
             leave(1)
-        self.torch._C._cuda_attach_out_of_memory_observer(self.ran_out)
+        seams.get("torch._C._cuda_attach_out_of_memory_observer")(self.ran_out)
         self.rises.begin()
 
     def stepped(self) -> None:
@@ -250,7 +248,7 @@ class Watch:
     def limit(self, device: int) -> int:
         """The bytes that the program lets its allocator hold (set_per_process_memory_fraction, or an option of cenote's); 0: any."""
         try:
-            fraction = self.torch._C._cuda_getMemoryFraction(device)
+            fraction = self.torch.cuda.get_per_process_memory_fraction(device)
         except RuntimeError:  # an allocator that has no limit
             return 0
         return int(fraction * self.torch.cuda.mem_get_info(device)[1]) if fraction < 1 else 0
@@ -342,17 +340,22 @@ def say(text: str) -> None:
 
 
 def begin(torch: ModuleType) -> None:
-    global watch
     folder, steps = os.environ.get(FOLDER, ""), os.environ.get(STEPS, "0")
-    if not torch.version.cuda or not os.path.isdir(folder):
-        return
-    watch = Watch(torch, folder, int(steps))
+    if torch.version.cuda and os.path.isdir(folder):
+        features.begin("dry-run", lambda: watch_program(torch, folder, int(steps)))
+
+
+def watch_program(torch: ModuleType, folder: str, steps: int) -> None:
+    global watch
+    watch = Watch(torch, folder, steps)
     watch.names = hooks.label_names(torch, say)
     watch.tell_stacks()  # also while a library is compiled
     watch.values = values.begin(torch, say)
     if watch.values is not None:
         watch.values.place_in_backward = watch.place_in_backward
     watch.start()
-    if os.environ.get(environment.DRY_REMEDIES):
-        watch.remedies = Remedies(torch)
-        watch.remedies.start(os.environ[environment.DRY_REMEDIES])
+    wanted = os.environ.get(environment.DRY_REMEDIES)
+    if wanted:
+        remedies = Remedies(torch)
+        if features.begin("remedies", lambda: remedies.start(wanted)):
+            watch.remedies = remedies

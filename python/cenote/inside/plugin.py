@@ -5,7 +5,6 @@ CUDAPluggableAllocator, which can do less. `status` says which of them is active
 """
 import atexit
 import ctypes
-import functools
 import os
 import sys
 from types import ModuleType
@@ -17,6 +16,8 @@ from cenote.labels import hooks, step_counter
 from cenote.launch import environment
 from cenote.native import adapter, bindings
 from cenote.native.adapter import NotMade
+from cenote.torch import features, patches
+from cenote.torch.features import say
 
 ROOM = 1000  # bytes for a message of the adapter's
 
@@ -31,6 +32,10 @@ set_per_process_memory_fraction work; memory_stats and functions that use it, sn
 a RuntimeError."""
 
 
+HOOKS = {"set_record_stream_fn": "cenote_pluggable_use", "set_reset_fn": "cenote_pluggable_reset",
+         "set_memory_fraction_fn": "cenote_pluggable_fraction"}  # of CUDAPluggableAllocator
+
+
 class Status(NamedTuple):
     """The result of `status`."""
 
@@ -41,14 +46,8 @@ class Status(NamedTuple):
 
 
 _adapter: Optional[str] = None
+_library: Optional[ctypes.CDLL] = None  # of that path, once it serves PyTorch
 _note = ""
-
-
-def say(text: str) -> None:
-    """Prints to stderr, once for a program: not in workers, and of several ranks only in the first."""
-    import multiprocessing
-    if multiprocessing.parent_process() is None and os.environ.get("LOCAL_RANK", "0") == "0":
-        print(text, file=sys.stderr)
 
 
 def install() -> None:
@@ -56,7 +55,7 @@ def install() -> None:
 
     Comes before the first use of a GPU; RuntimeError after it. A second call changes nothing.
     """
-    global _adapter, _note
+    global _adapter, _library, _note
     import torch  # with CENOTE=on this import may call install() itself
     if _adapter:
         return
@@ -66,21 +65,26 @@ def install() -> None:
     check_settings(torch)
     first_use.look(say)
     ctypes.CDLL(places.library(), ctypes.RTLD_GLOBAL)  # the adapter finds it by its soname
-    try:
-        path, library = adapter.loaded(adapter.describe(torch), say)
-        hook_up(library)
-        trim_before_mem_get_info(torch)
-        _adapter = path
-    except NotMade as why:
-        library = fall_back(torch, str(why))
-        _adapter, _note = places.pluggable_library(), str(why)
+    made = adapter_for(torch)
+    if isinstance(made, str):
+        _library = fall_back(torch, made)
+        _adapter, _note = places.pluggable_library(), made
         bindings.stands_in()
-    tell_of_synchronizations(torch, library)
+    else:
+        hook_up(made[1])
+        _adapter, _library = made
     os.environ[environment.CENOTE] = "on"
-    step_counter.watch(torch)
-    moment.watch(torch, library)
-    if environment.is_on(environment.LABELS, os.environ):
-        hooks.label_if_possible(torch, say)
+    begin_features(torch, _library)
+
+
+def adapter_for(torch: ModuleType) -> "tuple[str, ctypes.CDLL] | str":
+    """The path of the adapter, and the adapter; or why there is none. Whatever stands in its way, memory can be cenote's without it."""
+    try:
+        return adapter.loaded(adapter.describe(torch), say)
+    except NotMade as why:
+        return str(why)
+    except Exception as why:
+        return f"{type(why).__name__}: {why}"
 
 
 def hook_up(library: ctypes.CDLL) -> None:
@@ -90,49 +94,67 @@ def hook_up(library: ctypes.CDLL) -> None:
         raise RuntimeError(f"cenote.install: {why.value.decode(errors='replace')}")
     adapter.active = library
     atexit.register(library.cenote_torch_python_ends)  # ctypes releases Python's lock for the call, which waits for threads that ask for the lock
-    if environment.is_on(environment.HOST, os.environ):
-        library.cenote_torch_install_host.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]
-        if library.cenote_torch_install_host(places.host_library().encode(), why, ROOM):
-            raise RuntimeError(f"cenote.install, {environment.HOST}=on: {why.value.decode(errors='replace')}")
+
+
+def begin_features(torch: ModuleType, library: ctypes.CDLL) -> None:
+    """The allocator is installed, and stays. One of these that cannot begin is off, says so, and leaves nothing behind."""
+    if adapter.active is not None:
+        features.is_whole("abi")
+        features.begin("memory-info", lambda: trim_before_mem_get_info(torch))
+        if environment.is_on(environment.HOST, os.environ):
+            features.begin("pinned", lambda: install_host(library))
+    features.begin("synchronize", lambda: tell_of_synchronizations(torch, library))
+    step_counter.watch(torch)
+    features.begin("moment", lambda: moment.watch(torch, library))
+    if environment.is_on(environment.LABELS, os.environ):
+        hooks.label_if_possible(torch)
+
+
+def install_host(library: ctypes.CDLL) -> None:
+    why = ctypes.create_string_buffer(ROOM)
+    library.cenote_torch_install_host.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]
+    if library.cenote_torch_install_host(places.host_library().encode(), why, ROOM):
+        raise RuntimeError(f"{environment.HOST}=on: {why.value.decode(errors='replace')}")
 
 
 def trim_before_mem_get_info(torch: ModuleType) -> None:
     """torch.cuda.mem_get_info() asks the driver and not the allocator, which may have deferred the trim of an empty_cache(). So read a counter of the
     allocator first: that makes it trim."""
-    inside = torch.cuda.mem_get_info
-
-    @functools.wraps(inside)
-    def mem_get_info(device: Any = None) -> Any:
-        if torch.cuda.is_initialized():
-            torch.cuda.memory_reserved(device)
-        return inside(device)
-    torch.cuda.mem_get_info = torch.cuda.memory.mem_get_info = mem_get_info
+    def trimming(inside: Any) -> Any:
+        def mem_get_info(device: Any = None) -> Any:
+            if torch.cuda.is_initialized():
+                torch.cuda.memory_reserved(device)
+            return inside(device)
+        return mem_get_info
+    for name in ("torch.cuda.mem_get_info", "torch.cuda.memory.mem_get_info"):
+        patches.replace("memory-info", name, trimming)
 
 
 def tell_of_synchronizations(torch: ModuleType, library: ctypes.CDLL) -> None:
     """With announced:0 cenote must not wait for a device as a whole. If the program does, by torch.cuda.synchronize() or
     torch.accelerator.synchronize(), memory comes back of streams that ended without a word."""
-    inside, inside_of = torch._C._cuda_synchronize, torch._C._accelerator_synchronizeDevice
+    def telling(inside: Any) -> Any:
+        def synchronize() -> None:
+            library.cenote_torch_sync_begin()
+            inside()
+            library.cenote_torch_sync_end()
+        return synchronize
 
-    @functools.wraps(inside)
-    def synchronize() -> None:
-        library.cenote_torch_sync_begin()
-        inside()
-        library.cenote_torch_sync_end()
-
-    @functools.wraps(inside_of)
-    def synchronize_device(index: int) -> None:
-        library.cenote_torch_sync_begin()
-        inside_of(index)
-        accelerator = torch.accelerator.current_accelerator()
-        if accelerator and accelerator.type == "cuda" and torch.cuda.is_initialized():
-            with torch.cuda.device(index):  # the context that was waited for
-                library.cenote_torch_sync_end()
-    torch._C._cuda_synchronize, torch._C._accelerator_synchronizeDevice = synchronize, synchronize_device
+    def telling_of(inside: Any) -> Any:
+        def synchronize_device(index: int) -> None:
+            library.cenote_torch_sync_begin()
+            inside(index)
+            accelerator = torch.accelerator.current_accelerator()
+            if accelerator and accelerator.type == "cuda" and torch.cuda.is_initialized():
+                with torch.cuda.device(index):  # the context that was waited for
+                    library.cenote_torch_sync_end()
+        return synchronize_device
+    patches.replace("synchronize", "torch._C._cuda_synchronize", telling)
+    patches.replace("synchronize", "torch._C._accelerator_synchronizeDevice", telling_of)
 
 
 def retire(stream: Any) -> None:
-    library, why = ctypes.CDLL(_adapter) if _adapter else None, ctypes.create_string_buffer(ROOM)
+    library, why = _library, ctypes.create_string_buffer(ROOM)
     if library is None:
         raise RuntimeError("cenote.retire: cenote is not PyTorch's allocator, or has no adapter (cenote.status)")
     handle = getattr(stream, "cuda_stream", stream)
@@ -151,11 +173,12 @@ def fall_back(torch: ModuleType, why: str) -> ctypes.CDLL:
         raise RuntimeError("cenote.install: PyTorch has used a GPU already: install cenote before the first tensor on one")
     allocator = torch.cuda.memory.CUDAPluggableAllocator(path, "cenote_pluggable_alloc", "cenote_pluggable_free")
     inside = allocator.allocator()
-    inside.set_record_stream_fn(address("cenote_pluggable_use"))
-    inside.set_reset_fn(address("cenote_pluggable_reset"))
-    inside.set_memory_fraction_fn(address("cenote_pluggable_fraction"))
+    for name, function in HOOKS.items():
+        if hasattr(inside, name):
+            getattr(inside, name)(address(function))
     torch.cuda.memory.change_current_allocator(allocator)
     say(FALLBACK.format(version=torch.__version__, why=why))
+    features.is_whole("fallback")
     return library
 
 

@@ -1,13 +1,13 @@
 """The reports of `import cenote`; each calls one function of libcenote. The only state is the last mark of each device."""
 import ctypes
 import os
-import pickle
 import sys
 from typing import NamedTuple, Union
 
-from cenote.base import outputs
+from cenote.base import outputs, torch_pickle
 from cenote.native import bindings
 from cenote.native.bindings import WAIT, Device, Error, Level, LevelStruct, RowStruct
+from cenote.torch import features, seams
 
 MOST = (1 << 64) - 1
 Path = Union[str, "os.PathLike[str]"]
@@ -109,9 +109,9 @@ def snapshot(path: Path, device: Device = None) -> None:
 def draw(path: str, pool: int) -> None:
     """PyTorch's own snapshot of all devices, with its history if one is recorded. Without PyTorch, or without the adapter, that of the one device."""
     torch = bindings.torch_with_gpu()
-    if torch is not None and torch.cuda.get_allocator_backend() == "cenote":
+    if torch is not None and torch.cuda.get_allocator_backend() == "cenote" and features.is_whole("snapshot"):
         with outputs.whole(path) as file:  # not by torch.cuda.memory._dump_snapshot: an error in it would leave half a file
-            pickle.dump(torch.cuda.memory._snapshot(), file)
+            torch_pickle.dump(seams.get("torch.cuda.memory._snapshot")(), file)
         return
     import tempfile
 

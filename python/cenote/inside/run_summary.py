@@ -12,6 +12,7 @@ import os
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -19,6 +20,7 @@ from cenote.base import outputs
 from cenote.labels import step_counter
 from cenote.launch import environment
 from cenote.native import bindings
+from cenote.torch import features, patches
 
 if TYPE_CHECKING:
     from cenote.labels.names import Names
@@ -79,15 +81,7 @@ class Summary:
         self.steps_seen, self.every = 0, 1
 
     def start(self) -> None:
-        reset = self.torch._C._cuda_resetPeakMemoryStats
-
-        def note_and_reset(device: int) -> Any:
-            try:
-                self.note()
-            except Exception:  # an error here must not become one of the program
-                pass
-            return reset(device)
-        self.torch._C._cuda_resetPeakMemoryStats = note_and_reset
+        features.begin("summary", lambda: patches.around("summary", "torch._C._cuda_resetPeakMemoryStats", self.peaks_end, patches.nothing))
         if self.figures_path:
             step_counter.watch(self.torch)
             step_counter.on_step(self.stepped)
@@ -95,6 +89,10 @@ class Summary:
         atexit.register(self.ended)
 
     # --- figures
+
+    def peaks_end(self, device: int) -> None:
+        with suppress(Exception):  # an error here must not become one of the program
+            self.note()
 
     def is_ours(self) -> bool:
         return bindings.is_torchs(self.torch)

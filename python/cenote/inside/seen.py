@@ -26,9 +26,8 @@ from types import ModuleType
 from typing import Any, Callable, Iterator, Optional
 
 from cenote.base import source
-from cenote.base.tracebacks import hide
 from cenote.labels import calls
-from cenote.labels.hooks import replace
+from cenote.torch import patches
 
 PLACES_MAX = 20
 CALLS_MAX = 1000  # calls in evaluation at whose end an interval begins; after so many, a save's interval begins with the save
@@ -46,10 +45,19 @@ class Peaks:
 
     def __init__(self, torch: ModuleType) -> None:
         self.torch: Any = torch
-        self.stats, self.reset = torch._C._cuda_memoryStats, torch._C._cuda_resetPeakMemoryStats
         self.kept: dict[int, dict[tuple[str, str], int]] = {}  # the program's, by device, statistic and pool
-        torch._C._cuda_memoryStats = self.programs_stats
-        torch._C._cuda_resetPeakMemoryStats = self.programs_reset
+        self.stats: Callable[[int], Any]  # PyTorch's own
+        self.reset: Callable[[int], Any]
+        patches.replace("seen", "torch._C._cuda_memoryStats", self.giving_stats)
+        patches.replace("seen", "torch._C._cuda_resetPeakMemoryStats", self.resetting)
+
+    def giving_stats(self, inside: Any) -> Any:
+        self.stats = inside
+        return self.programs_stats
+
+    def resetting(self, inside: Any) -> Any:
+        self.reset = inside
+        return self.programs_reset
 
     def programs_stats(self, device: int) -> Any:
         found = self.stats(device)
@@ -155,7 +163,7 @@ class Seen:
 
     def start(self) -> None:
         self.peaks = Peaks(self.torch)
-        calls.watch(self.torch, self.module_is_called, self.module_has_returned)
+        calls.watch("seen", self.torch, self.module_is_called, self.module_has_returned)
         self.wrap_loaders()
         self.wrap_savers()
 
@@ -244,39 +252,36 @@ class Seen:
             self.begin()
 
     def wrap_loaders(self) -> None:
-        data = self.torch.utils.data
-        inside_iter, inside_next = data.DataLoader.__iter__, data.dataloader._BaseDataLoaderIter.__next__
         owners: weakref.WeakKeyDictionary[Any, Feed] = weakref.WeakKeyDictionary()
 
-        @functools.wraps(inside_iter)
-        def begin(loader: Any) -> Any:
-            self.something_begins()
-            batches = inside_iter(loader)
-            try:
-                if loader not in self.feeds:
-                    self.feeds[loader] = Feed(loader)
-                owners[batches] = self.feeds[loader]
-                self.given[batches] = 0  # workers that stay have one iterator for all epochs
-            except TypeError:
-                pass
-            return batches
+        def beginning(inside: Any) -> Any:
+            def begin(loader: Any) -> Any:
+                self.something_begins()
+                batches = inside(loader)
+                try:
+                    if loader not in self.feeds:
+                        self.feeds[loader] = Feed(loader)
+                    owners[batches] = self.feeds[loader]
+                    self.given[batches] = 0  # workers that stay have one iterator for all epochs
+                except TypeError:
+                    pass
+                return batches
+            return begin
 
-        @functools.wraps(inside_next)
-        def batch(batches: Any) -> Any:
-            feed = owners.get(batches)
-            try:
-                found = inside_next(batches)
-            except StopIteration:
-                self.feed_ended(feed)
-                raise
-            except BaseException as error:
-                hide(error)
-                raise
-            if feed is not None:
-                self.batch_given(feed, batches)
-            return found
-        replace(data.DataLoader, "__iter__", begin)
-        replace(data.dataloader._BaseDataLoaderIter, "__next__", batch)
+        def giving(inside: Any) -> Any:
+            def batch(batches: Any) -> Any:
+                feed = owners.get(batches)
+                try:
+                    found = inside(batches)
+                except StopIteration:
+                    self.feed_ended(feed)
+                    raise
+                if feed is not None:
+                    self.batch_given(feed, batches)
+                return found
+            return batch
+        patches.replace("seen", "torch.utils.data.DataLoader.__iter__", beginning)
+        patches.replace("seen", "torch.utils.data.dataloader._BaseDataLoaderIter.__next__", giving)
 
     @dropping_errors
     def batch_given(self, feed: Feed, batches: Any) -> None:
@@ -303,10 +308,9 @@ class Seen:
             module = sys.modules.get(module_name)
             if module is not None and (module_name, name) not in self.wrapped and hasattr(module, name):
                 self.wrapped.add((module_name, name))
-                replace(module, name, self.saver(getattr(module, name), what))
+                patches.replace("seen", (module, name), functools.partial(self.saver, what))
 
-    def saver(self, inside: Callable[..., Any], what: str) -> Callable[..., Any]:
-        @functools.wraps(inside)
+    def saver(self, what: str, inside: Callable[..., Any]) -> Callable[..., Any]:
         def save(*args: Any, **kwargs: Any) -> Any:
             is_outer = not self.thread.is_saving and self.steps
             if is_outer:
@@ -314,9 +318,6 @@ class Seen:
                 self.thread.is_saving = True
             try:
                 return inside(*args, **kwargs)
-            except BaseException as error:
-                hide(error)
-                raise
             finally:
                 if is_outer:
                     self.thread.is_saving = False

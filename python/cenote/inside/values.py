@@ -10,7 +10,6 @@ less known.
 import _thread
 import atexit
 import ctypes
-import functools
 import os
 import sys
 import threading
@@ -22,10 +21,13 @@ from cenote.base.tracebacks import hide
 from cenote.launch import environment
 from cenote.native import adapter
 from cenote.native.adapter import NotMade
+from cenote.torch import features, patches, seams
 
 POLICIES = {"zero": 0, "typical": 1, "largest": 2}  # enum Policy
 KINDS = ("number", "flag", "copy", "count", "loss")  # enum Kind
 SCALER = "scaler"  # a kind that only Python tells apart
+KEYS = "torch._C._dispatch_tls_local_include_set"
+SCALERS = os.path.join("torch", "amp", "grad_scaler.py")
 PLACES_MAX = 200  # that are told apart; what is read at others is counted as one
 
 
@@ -91,7 +93,7 @@ def is_in_a_step_of_a_scaler(innermost: Optional[FrameType]) -> bool:
     """Where torch.amp.GradScaler reads whether a gradient is infinite. That is a sum, as many losses are."""
     frame = innermost
     while frame is not None and source.is_library(frame.f_code.co_filename):
-        if frame.f_code.co_name == "_maybe_opt_step":
+        if frame.f_code.co_filename.endswith(SCALERS):
             return True
         frame = frame.f_back
     return False
@@ -100,65 +102,44 @@ def is_in_a_step_of_a_scaler(innermost: Optional[FrameType]) -> bool:
 def see_threads(library: ctypes.CDLL) -> None:
     """In this thread, and in all that Python starts. Autograd's inherit it."""
     library.cenote_values_see_thread(1)
-    around(threading.Thread, "_bootstrap_inner", lambda *args: library.cenote_values_see_thread(1), nothing)  # a class may have a `run` of its own
-    start = _thread.start_new_thread
+    # Not its `run`: a class may have one of its own.
+    patches.around("values", (threading.Thread, "_bootstrap_inner"), lambda *args: library.cenote_values_see_thread(1), patches.nothing)
 
-    @functools.wraps(start)
-    def start_seen(function: Callable[..., Any], *rest: Any) -> int:
-        def run(*args: Any, **kwargs: Any) -> None:
-            library.cenote_values_see_thread(1)
-            try:
-                function(*args, **kwargs)
-            except BaseException as error:
-                hide(error)
-                raise
-        return start(run if callable(function) else function, *rest)
-    _thread.start_new_thread = start_seen
-
-
-def around(owner: Any, name: str, before: Callable[..., None], after: Callable[..., None]) -> None:
-    """Calls `before` and `after` with the arguments of a method."""
-    inside = getattr(owner, name)
-
-    @functools.wraps(inside)
-    def method(*args: Any, **kwargs: Any) -> Any:
-        before(*args)
-        try:
-            return inside(*args, **kwargs)
-        except BaseException as error:
-            hide(error)
-            raise
-        finally:
-            after(*args)
-    setattr(owner, name, method)
+    def starting(start: Any) -> Any:
+        def start_seen(function: Callable[..., Any], *rest: Any) -> int:
+            def run(*args: Any, **kwargs: Any) -> None:
+                library.cenote_values_see_thread(1)
+                try:
+                    function(*args, **kwargs)
+                except BaseException as error:
+                    hide(error)
+                    raise
+            return start(run if callable(function) else function, *rest)  # type: ignore[no-any-return]
+        return start_seen
+    patches.replace("values", (_thread, "start_new_thread"), starting)
 
 
-def nothing(*args: Any) -> None:
-    pass
-
-
-def watch_captures(torch: ModuleType, library: ctypes.CDLL) -> None:
+def watch_captures(library: ctypes.CDLL) -> None:
     """What is captured is not done. The replay is counted by the simulated GPU. A capture that is refused does not begin."""
-    inside = torch.cuda.CUDAGraph.capture_begin
+    def beginning(inside: Any) -> Any:
+        def capture_begin(*args: Any, **kwargs: Any) -> Any:
+            library.cenote_values_capture(1)
+            try:
+                return inside(*args, **kwargs)
+            except BaseException:
+                library.cenote_values_capture(0)
+                raise
+        return capture_begin
+    patches.replace("values", "torch.cuda.CUDAGraph.capture_begin", beginning)
+    patches.around("values", "torch.cuda.CUDAGraph.capture_end", patches.nothing, lambda *args: library.cenote_values_capture(0))
 
-    @functools.wraps(inside)
-    def capture_begin(*args: Any, **kwargs: Any) -> Any:
-        library.cenote_values_capture(1)
-        try:
-            return inside(*args, **kwargs)
-        except BaseException:
-            library.cenote_values_capture(0)
-            raise
-    torch.cuda.CUDAGraph.capture_begin = capture_begin
-    around(torch.cuda.CUDAGraph, "capture_end", nothing, lambda *args: library.cenote_values_capture(0))
 
-
-def watch_storages(torch: ModuleType, library: ctypes.CDLL) -> None:
+def watch_storages(library: ctypes.CDLL) -> None:
     """A storage gets other memory."""
     def forget(storage: Any, *args: Any) -> None:
         if storage.device.type == "cuda":
             library.cenote_values_forget(storage.data_ptr(), storage.data_ptr() + storage.nbytes())
-    around(torch.UntypedStorage, "resize_", forget, nothing)
+    patches.around("values", "torch.UntypedStorage.resize_", forget, patches.nothing)
 
 
 def watch_handing_on(torch: ModuleType) -> None:
@@ -167,30 +148,30 @@ def watch_handing_on(torch: ModuleType) -> None:
         if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
             with torch.no_grad():
                 torch.ops.cenote_values.hand_on(tensor)
-    for owner, name in ((torch.Tensor, "__dlpack__"), (torch._C, "_to_dlpack"), (torch.utils.dlpack, "to_dlpack"), (torch, "to_dlpack")):
-        around(owner, name, hand_on, nothing)
-    inside = torch.Tensor.__cuda_array_interface__
 
-    def interface(tensor: Any) -> Any:
-        hand_on(tensor)
-        return inside.__get__(tensor)
-    torch.Tensor.__cuda_array_interface__ = property(interface)
+    def handing(inside: Any) -> Any:
+        def interface(tensor: Any) -> Any:
+            hand_on(tensor)
+            return inside.__get__(tensor)
+        return property(interface)
+    for name in ("torch.Tensor.__dlpack__", "torch._C._to_dlpack", "torch.utils.dlpack.to_dlpack", "torch.to_dlpack"):
+        patches.around("values", name, hand_on, patches.nothing)
+    patches.replace("values", "torch.Tensor.__cuda_array_interface__", handing)
 
 
-def let_operators_of_python_pass(torch: ModuleType, before: Any) -> None:
+def let_operators_of_python_pass(before: Any) -> None:
     """Higher-order operators (flex attention, random numbers in a DTensor) choose among the dispatch keys that have a name in Python. The key by
     which the library sees operators has none, so they have to look past it. `before`: the keys of this thread without it."""
-    from torch._ops import HigherOrderOperator, _higher_order_ops
-    key = (torch._C._dispatch_tls_local_include_set() - before).highestPriorityTypeId()
-    for operator in _higher_order_ops.values():
-        operator.fallthrough(key)  # type: ignore[no-untyped-call]
-    around(HigherOrderOperator, "__init__", nothing, lambda operator, *args: operator.fallthrough(key))
+    key = (seams.get(KEYS)() - before).highestPriorityTypeId()
+    for operator in seams.get("torch._ops._higher_order_ops").values():
+        operator.fallthrough(key)
+    patches.around("values", "torch._ops.HigherOrderOperator.__init__", patches.nothing, lambda operator, *args: operator.fallthrough(key))
 
 
 def begin(torch: ModuleType, say: Callable[[str], None]) -> Optional[Values]:
     """None: values are not kept, and why was said."""
     policy = os.environ.get(environment.DRY_UNKNOWN, "")
-    if policy not in POLICIES:
+    if policy not in POLICIES or not features.is_whole("values"):
         return None
     try:
         _, library = adapter.loaded(adapter.describe(torch), say, adapter.VALUES)
@@ -207,10 +188,16 @@ def begin(torch: ModuleType, say: Callable[[str], None]) -> Optional[Values]:
         return None
     atexit.register(library.cenote_values_python_ends)
     os.register_at_fork(after_in_child=values.forget_reads)
-    before = torch._C._dispatch_tls_local_include_set()
-    see_threads(library)
-    let_operators_of_python_pass(torch, before)
-    watch_captures(torch, library)
-    watch_storages(torch, library)
-    watch_handing_on(torch)
+    if not features.begin("values", lambda: see(torch, library)):
+        library.cenote_values_see_thread(0)
+        return None
     return values
+
+
+def see(torch: ModuleType, library: ctypes.CDLL) -> None:
+    before = seams.get(KEYS)()
+    see_threads(library)
+    let_operators_of_python_pass(before)
+    watch_captures(library)
+    watch_storages(library)
+    watch_handing_on(torch)

@@ -11,6 +11,7 @@ No copy is left if a run that begins there could be another one than a run of a 
 were read at an import are no such reason: all runs have the same ones, apart from the folder of their reports and the name of their simulated
 machine. What is not noticed is a program that learns its arguments by another way than sys.argv, from /proc for example.
 """
+import importlib
 import json
 import os
 import random
@@ -149,7 +150,7 @@ def import_for_optimizers() -> None:
     """The first optimizer of a run imports 841 modules, which takes longer than all else that most runs do. Here it happens once for all runs, while
     the first one goes on."""
     try:
-        import torch._dynamo  # noqa: F401
+        importlib.import_module("torch._dynamo")
     except Exception:  # then each run finds that out by itself
         pass
 

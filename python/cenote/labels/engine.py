@@ -5,6 +5,7 @@
     gradients  are read only if no other live thread has run backward: `parameter.grad = None` releases Python's lock while the gradient is freed,
                and a thread that reads `parameter.grad` meanwhile gets freed memory. An assignment cannot be made to wait, so such reads are refused
 """
+import os
 import sys
 import threading
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ _inside = 0  # backwards that are running
 _looker = 0  # the thread that reads graphs, 0: none
 _waiting = 0  # backwards that wait for a read: they come before the next read
 _learners: set[int] = set()  # threads that have run backward
+_own = threading.local()  # `depth`: how many of the backwards are of this thread
 
 
 def run(backward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -29,11 +31,13 @@ def run(backward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
             _gate.wait_for(lambda: not _looker, MOST)
             _waiting -= 1
         _inside += 1
+        _own.depth = getattr(_own, "depth", 0) + 1
     try:
         return backward(*args, **kwargs)
     finally:
         with _gate:
             _inside -= 1
+            _own.depth -= 1
             _gate.notify_all()
 
 
@@ -59,3 +63,14 @@ def learns_alone() -> bool:
     with _gate:
         _learners.intersection_update(sys._current_frames())
         return _learners <= {threading.get_ident()}
+
+
+def forked() -> None:
+    """In a forked child, where only the thread that forked goes on: it waits for no thread of the parent."""
+    global _gate, _inside, _looker, _waiting
+    _gate = threading.Condition(threading.RLock())
+    _inside, _waiting = getattr(_own, "depth", 0), 0
+    _looker = _looker if _looker == threading.get_ident() else 0
+
+
+os.register_at_fork(after_in_child=forked)

@@ -5,6 +5,8 @@ No frame is kept. PyTorch's functions are known by their code objects; if a vers
 from types import CodeType, FrameType, ModuleType
 from typing import Any, Optional
 
+from cenote.torch import seams
+
 
 def code_of(function: Any) -> Optional[CodeType]:
     return getattr(function, "__code__", None)
@@ -12,8 +14,8 @@ def code_of(function: Any) -> Optional[CodeType]:
 
 class Frames:
     def __init__(self, torch: ModuleType) -> None:
-        self.call = code_of(getattr(torch.nn.Module, "_call_impl", None))
-        self.engine = code_of(getattr(torch.autograd.graph, "_engine_run_backward", None))
+        self.call = code_of(seams.find("torch.nn.Module._call_impl"))
+        self.engine = code_of(seams.find("torch.autograd.graph._engine_run_backward"))
         wrap = code_of(getattr(torch.optim.Optimizer, "profile_hook_step", None))
         inner = [part for part in wrap.co_consts if isinstance(part, CodeType)] if wrap else []
         self.step = inner[0] if inner else None  # PyTorch's wrapper around the step of every optimizer

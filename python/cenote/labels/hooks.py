@@ -12,7 +12,7 @@ torch.compile compiles the wrappers do nothing: the call of the compiled module 
 
 States: off <-> on; off removes all wrappers. LOCKING: the lock guards the list of phases; no code of PyTorch runs while it is held.
 """
-import functools
+import os
 import sys
 import threading
 import weakref
@@ -20,7 +20,6 @@ from types import ModuleType
 from typing import Any, Callable, Optional
 
 from cenote.base import lock
-from cenote.base.tracebacks import hide
 from cenote.labels import engine
 from cenote.labels import names as naming
 from cenote.labels.frames import Frames
@@ -29,12 +28,13 @@ from cenote.labels.names import Names
 from cenote.labels.visiting import Visiting
 from cenote.native import bindings
 from cenote.native.bindings import Error
+from cenote.torch import features, patches, seams
+from cenote.torch.patches import Undo
 
 NONE, FORWARD, BACKWARD, OPTIMIZER, EVALUATION = range(5)  # a test compares them with phases.def
 
 NO_LABELS = f"cenote: memory has no labels: what gives them {lock.WORDS}"
-
-Undo = Callable[[], None]
+CALL, ENGINE = "torch.nn.Module.__call__", "torch.autograd._engine_run_backward"
 
 
 class Doing:
@@ -112,18 +112,6 @@ _thread = Thread()
 
 # --- wrappers
 
-def replace(place: Any, name: str, new: Any) -> Undo:
-    """Sets the attribute, and returns the function that restores it. If another library has replaced it since, that function does nothing, and
-    `new` has to check itself whether it is still wanted."""
-    old = getattr(place, name)
-    setattr(place, name, new)
-
-    def restore() -> None:
-        if getattr(place, name) is new:
-            setattr(place, name, old)
-    return restore
-
-
 def keeps_history(result: Any, torch: ModuleType) -> bool:
     """Whether the program may call backward on the result."""
     parts = result.values() if isinstance(result, dict) else result if isinstance(result, (tuple, list)) else (result,)
@@ -143,13 +131,13 @@ class Labels:
         setters: list[Callable[[int], Any]] = [bindings.function("cenote_phase_set")] if bindings.is_torchs(torch) else []
         self.phases = Phases(Frames(torch), setters + ([names.set_phase] if names is not None else []))
         self.marker = Marker(torch, names)
-        self.visiting = Visiting(self.marker, torch.compiler.is_compiling, replace)
+        self.visiting = Visiting(self.marker, torch.compiler.is_compiling)
         self.stepping: "Optional[weakref.ref[Any]]" = None  # the optimizer that stepped last
-        self.is_on = True
-        self.undo: list[Undo] = [self.wrap_modules(), self.hook_optimizers()]
+        self.is_tracing = seams.find("torch._C._get_tracing_state")
+        self.undo: list[Undo] = [self.wrap_modules(), patches.replace("labels", ENGINE, self.telling), patches.replace("labels", ENGINE, sharing),
+                                 self.hook_optimizers()]
 
     def stop(self) -> None:
-        self.is_on = False
         while self.undo:
             self.undo.pop()()
         self.visiting.stop()
@@ -159,37 +147,28 @@ class Labels:
             self.names.stop()
 
     def wrap_modules(self) -> Undo:
-        module_type, thread, is_compiling = self.torch.nn.Module, _thread, self.torch.compiler.is_compiling
-        call_inside = module_type.__call__
-        call_outermost = self.call_module
+        thread, is_compiling, call_outermost = _thread, self.torch.compiler.is_compiling, self.call_module
         enter, leave = (nothing, nothing) if self.names is None else (self.names.enter, self.names.leave)
 
-        def call_module(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling():
-                return call_inside(self, *args, **kwargs)
-            if not thread.is_inside:
+        def labelling(inside: Any) -> Any:
+            def call_module(self: Any, *args: Any, **kwargs: Any) -> Any:
+                if is_compiling():
+                    return inside(self, *args, **kwargs)
+                if not thread.is_inside:
+                    return call_outermost(inside, self, args, kwargs)
+                depth = enter(self)
                 try:
-                    return call_outermost(call_inside, self, args, kwargs)
-                except BaseException as error:
-                    hide(error)
-                    raise
-            depth = enter(self)
-            try:
-                return call_inside(self, *args, **kwargs)
-            except BaseException as error:
-                hide(error)
-                raise
-            finally:
-                leave(depth)
-        return replace(module_type, "__call__", call_module)
+                    return inside(self, *args, **kwargs)
+                finally:
+                    leave(depth)
+            return call_module
+        return patches.replace("labels", CALL, labelling)
 
     def call_module(self, function: Callable[..., Any], module: Any, args: Any, kwargs: Any) -> Any:
         """The outermost module of a thread is called."""
-        if not self.is_on:
-            return function(module, *args, **kwargs)
         self.phases.end_steps(0)
         is_training = getattr(module, "training", True) and self.torch.is_grad_enabled()
-        looks = not self.torch._C._get_tracing_state()  # a trace has in it what is asked of a tensor, and torch.jit.trace compares two of them
+        looks = not self.is_tracing()  # a trace has in it what is asked of a tensor, and torch.jit.trace compares two of them
         depth = self.enter(module, args, kwargs, looks)
         if looks:
             self.visiting.look()
@@ -224,14 +203,17 @@ class Labels:
         depth: int = self.names.enter(module)
         return depth
 
-    def backward(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        if not self.is_on:
-            return run(*args, **kwargs)
-        doing = self.phases.begin(BACKWARD)
-        try:
-            return run(*args, **kwargs)
-        finally:
-            self.phases.end(doing)
+    def telling(self, inside: Any) -> Any:
+        """Around the entry of autograd's engine."""
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if self.torch.compiler.is_compiling():
+                return inside(*args, **kwargs)
+            doing = self.phases.begin(BACKWARD)
+            try:
+                return inside(*args, **kwargs)
+            finally:
+                self.phases.end(doing)
+        return backward
 
     def hook_optimizers(self) -> Undo:
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -257,10 +239,11 @@ class Labels:
 
 
 _labels: Optional[Labels] = None
-_takes_engine_back: Optional[Undo] = None
-_shares = False  # autograd's threads get the tag of the thread that calls backward
-_sharing: set[object] = set()  # calls of backward that are running while the tag is shared
-_lookers = 0  # objects that read graphs: Growth
+
+
+def switch_on(torch: ModuleType, names: Optional[Names]) -> None:
+    global _labels
+    _labels = Labels(torch, names)
 
 
 def label(torch: ModuleType, on: bool) -> None:
@@ -273,35 +256,35 @@ def label(torch: ModuleType, on: bool) -> None:
             name = torch.cuda.get_allocator_backend()
             raise Error(f"cenote is not PyTorch's allocator here, {name} is: call cenote.install() before the first use of a GPU, or "
                         "set CENOTE=on", 8, "NOT_SUPPORTED")
-        _labels = Labels(torch, naming.begin(torch))
+        why = features.why_not("labels")
+        if why:
+            raise Error(why, 8, "NOT_SUPPORTED")
+        switch_on(torch, naming.begin(torch))
     elif not on and _labels is not None:
         _labels.stop()
         _labels = None
-    wrap_engine(torch)
 
 
-def label_if_possible(torch: ModuleType, say: Callable[[str], None]) -> None:
+def label_if_possible(torch: ModuleType) -> None:
     """By a variable: `import torch` must not end by it."""
     if lock.is_off():
-        say(NO_LABELS)
+        features.say(NO_LABELS)
     else:
-        label(torch, True)
+        features.begin("labels", lambda: label(torch, True))
 
 
 def label_names(torch: ModuleType, say: Callable[[str], None]) -> Optional[Names]:
     """Switches labels on under any allocator, and returns the names of blocks; None if they have none. Under another allocator than cenote's
     nothing is switched on then."""
-    global _labels
+    def start() -> None:
+        names = naming.begin(torch, say)
+        if names is not None or bindings.is_torchs(torch):
+            switch_on(torch, names)
     if lock.is_off():
         say(NO_LABELS)
-        return None
-    if _labels is None:
-        names = naming.begin(torch, say)
-        if names is None and not bindings.is_torchs(torch):
-            return None
-        _labels = Labels(torch, names)
-        wrap_engine(torch)
-    return _labels.names
+    elif _labels is None:
+        features.begin("labels", start)
+    return None if _labels is None else _labels.names
 
 
 def settle(device: int) -> None:
@@ -309,52 +292,61 @@ def settle(device: int) -> None:
         _labels.settle(device)
 
 
-def share_tags(torch: ModuleType) -> None:
+# --- the entry of autograd's engine: tags, and readers of graphs
+
+_sharing = threading.RLock()  # a signal handler may call backward in the thread that holds it
+_running = 0  # calls of backward that share the tag of their thread
+_depth = threading.local()  # how many of them are of this thread
+_shares = False
+
+
+def share(by: int) -> None:
+    """A backward begins or ends. LOCKING: the lock, so that the library is told what is so: ctypes lets go of Python's lock for the call."""
+    global _running
+    with _sharing:
+        _running += by
+        _depth.here = getattr(_depth, "here", 0) + by
+        if by > 0 or not _running:
+            bindings.function("cenote_tag_share")(by > 0)
+
+
+def forked() -> None:
+    """In a forked child, where only this thread goes on."""
+    global _sharing, _running
+    _sharing, _running = threading.RLock(), getattr(_depth, "here", 0)
+
+
+os.register_at_fork(after_in_child=forked)
+
+
+def sharing(inside: Any) -> Any:
+    is_compiling = sys.modules["torch"].compiler.is_compiling
+
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        if is_compiling():
+            return inside(*args, **kwargs)
+        share(1)
+        try:
+            return inside(*args, **kwargs)
+        finally:
+            share(-1)
+    return backward
+
+
+def share_tags() -> None:
     """From now on autograd's threads get the tag of the thread that calls backward, as long as backward runs. Called at the first tag."""
     global _shares
-    _shares = True
-    wrap_engine(torch)
+    if not _shares:
+        _shares = True
+        features.begin("tags", lambda: patches.replace("tags", ENGINE, sharing))
 
 
-def run_guarded(inside: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return engine.run(inside, args, kwargs)
+def guard_graphs(torch: ModuleType) -> Undo:
+    """From now on until the returned function is called, graphs are read only while no thread is in backward. See engine.py."""
+    is_compiling = torch.compiler.is_compiling
 
-
-def guard_graphs(torch: ModuleType, by: int) -> None:
-    """Counts objects that read graphs: `by` is 1 when one begins and -1 when it ends. See engine.py."""
-    global _lookers
-    _lookers += by
-    wrap_engine(torch)
-
-
-def wrap_engine(torch: ModuleType) -> None:
-    """Wraps the entry of autograd's engine if tags, phases or readers of graphs need it, else removes the wrapper."""
-    global _takes_engine_back
-    if not _shares and not _lookers and _labels is None:
-        if _takes_engine_back is not None:
-            _takes_engine_back()
-            _takes_engine_back = None
-        return
-    if _takes_engine_back is not None:
-        return
-    run_inside, is_compiling, share = torch.autograd._engine_run_backward, torch.compiler.is_compiling, bindings.function("cenote_tag_share")
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if is_compiling():
-            return run_inside(*args, **kwargs)
-        labels = _labels
-        inside = run_inside if not _lookers else functools.partial(run_guarded, run_inside)
-        call, shares = object(), _shares or labels is not None
-        if shares:
-            _sharing.add(call)
-            share(1)
-        try:
-            return inside(*args, **kwargs) if labels is None else labels.backward(inside, args, kwargs)
-        except BaseException as error:
-            hide(error)
-            raise
-        finally:
-            _sharing.discard(call)
-            if shares and not _sharing:
-                share(0)
-    _takes_engine_back = replace(torch.autograd, "_engine_run_backward", run)
+    def guarding(inside: Any) -> Any:
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            return inside(*args, **kwargs) if is_compiling() else engine.run(inside, args, kwargs)
+        return backward
+    return patches.replace("growth", ENGINE, guarding)

@@ -18,6 +18,7 @@ from typing import Any, Callable, Optional
 from cenote.labels.names import UNNAMED, Holder, Names
 from cenote.labels.naming import inside, join, own_modules
 from cenote.native import bindings
+from cenote.torch import seams
 
 SEARCHES_MAX = 4  # for modules that were not called and have parameters of an optimizer: each looks at all objects of Python. Chosen.
 MUCH = 32  # modules that were not called are looked for if a 32nd of the live bytes has no name, and a quarter more than last time. Chosen.
@@ -59,10 +60,10 @@ class Marker:
 
     def __init__(self, torch: ModuleType, names: Optional[Names]) -> None:
         self.torch, self.names = torch, names
+        self.has_mode = seams.find("torch._C._is_torch_function_mode_enabled")
         self.kind: Kind = kind_function() if bindings.is_torchs(torch) else lambda address, kind: 0
         self.plain = frozenset((torch.Tensor, torch.nn.Parameter))
-        self.hook = self.accumulated  # one object, so that watch_gradient recognises it
-        self.handles: list[Any] = []  # of hooks on parameters; they keep no tensor alive
+        self.handles: dict[int, Any] = {}  # of hooks, by the id of the parameter; they keep no tensor alive
         self.handles_most = 1000
         self.searched: weakref.WeakSet[Any] = weakref.WeakSet()  # optimizers for whose parameters modules were looked for
         self.searches = 0
@@ -145,7 +146,7 @@ class Marker:
     def look_again(self, device: int) -> None:
         """All modules that were called: a block may have become another tensor's (`a.data, b.data = b.data, a.data`). After each call only a block
         without a holder is looked for, which costs less. If much memory has no name, also modules that were not called yet."""
-        if self.names is None or self.torch._C._is_torch_function_mode_enabled():  # a mode of the program sees each attribute that is read
+        if self.names is None or self.has_mode():  # a mode of the program sees each attribute that is read
             return
         for reference in list(self.called.values()):
             module = reference()
@@ -209,17 +210,17 @@ class Marker:
 
     def watch_gradient(self, parameter: Any) -> bool:
         """Sets the kind of the parameter's gradient whenever it is accumulated. False if it is watched already, or cannot be."""
-        hooks = parameter._post_accumulate_grad_hooks
-        if hooks is not None and self.hook in hooks.values():
+        known = self.handles.get(id(parameter))
+        if known is not None and known.id in (known.hooks_dict_ref() or ()):
             return False
         try:
-            handle = parameter.register_post_accumulate_grad_hook(self.hook)
+            handle = parameter.register_post_accumulate_grad_hook(self.accumulated)
         except (RuntimeError, ValueError):  # not a leaf, or lazy
             return False
         if len(self.handles) > self.handles_most:
-            self.handles = [handle for handle in self.handles if handle.hooks_dict_ref() is not None]
+            self.handles = {key: one for key, one in self.handles.items() if one.hooks_dict_ref() is not None}
             self.handles_most = 2 * len(self.handles) + 1000
-        self.handles.append(handle)
+        self.handles[id(parameter)] = handle
         return True
 
     # --- optimizers
@@ -280,4 +281,4 @@ class Marker:
 
     def forget(self) -> None:
         while self.handles:
-            self.handles.pop().remove()
+            self.handles.popitem()[1].remove()

@@ -15,6 +15,7 @@ from cenote.base import source
 from cenote.labels.naming import Naming
 from cenote.native import adapter, bindings
 from cenote.native.adapter import NotMade
+from cenote.torch import features, seams
 
 UNNAMED = (1 << 28) - 1
 KIND_SHIFT = 28
@@ -195,7 +196,9 @@ def connect(torch: ModuleType, library: ctypes.CDLL) -> bool:
     if not bindings.is_torchs(torch):
         if torch.cuda.get_allocator_backend() != "native":
             return False
-        torch.cuda._lazy_call(library.cenote_names_track)  # a device has an allocator from its first use on
+        if not features.is_whole("names"):
+            return False
+        seams.get("torch.cuda._lazy_call")(library.cenote_names_track)  # a device has an allocator from its first use on
         return True
     ours = adapter.active
     if ours is None:

@@ -10,9 +10,9 @@ import weakref
 from types import ModuleType
 from typing import Any, Callable, NamedTuple, Optional
 
-from cenote.base.tracebacks import hide
 from cenote.native import bindings
 from cenote.native.bindings import Device, Error, StepStruct
+from cenote.torch import features, patches
 
 
 class Step(NamedTuple):
@@ -93,33 +93,29 @@ def watch(torch: ModuleType) -> None:
     """From now on steps of optimizers count, unless the program has called cenote.step()."""
     if _undo or _is_by_calls:
         return
+    features.begin("steps", lambda: _undo.append(hook_steps(torch)))
+    features.begin("skipped-steps", lambda: _undo.append(patches.replace("skipped-steps", "torch.amp.GradScaler.step", counting)))
+
+
+def hook_steps(torch: ModuleType) -> Callable[[], None]:
     from torch.optim.optimizer import register_optimizer_step_post_hook
     is_compiling = torch.compiler.is_compiling
 
     def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
         if not is_compiling():  # a compiled step does not count: a call here would become a part of its graph
             has_stepped(optimizer)
-    _undo.append(register_optimizer_step_post_hook(stepped).remove)
-    scaler = torch.amp.GradScaler
-    step_of = scaler._maybe_opt_step
+    return register_optimizer_step_post_hook(stepped).remove
 
-    def maybe_step(self: Any, optimizer: Any, state: Any, *args: Any, **kwargs: Any) -> Any:
-        """Counts a step that GradScaler skips: the optimizer's hooks do not run then."""
+
+def counting(inside: Any) -> Any:
+    """Counts a step that GradScaler skips: the optimizer's hooks do not run then."""
+    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         before = _seen
-        try:
-            result = step_of(self, optimizer, state, *args, **kwargs)
-        except BaseException as error:
-            hide(error)
-            raise
+        result = inside(self, optimizer, *args, **kwargs)
         if _seen == before:
             has_stepped(optimizer)
         return result
-    scaler._maybe_opt_step = maybe_step
-
-    def restore() -> None:
-        if scaler._maybe_opt_step is maybe_step:
-            scaler._maybe_opt_step = step_of
-    _undo.append(restore)
+    return step
 
 
 def stop_watching() -> None:

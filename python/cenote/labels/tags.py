@@ -74,7 +74,7 @@ def watch_backward() -> None:
     from cenote.labels import hooks
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "autograd"):
-        hooks.share_tags(torch)
+        hooks.share_tags()
 
 
 def clear(stack: Stack) -> None:

@@ -8,9 +8,9 @@ import sys
 from types import ModuleType
 from typing import Any, Callable, NamedTuple
 
-from cenote.base.tracebacks import hide
 from cenote.labels.marker import GRADIENTS, PARAMETERS, Marker
 from cenote.labels.naming import join
+from cenote.torch import features, patches
 
 Named = Callable[[Marker, tuple[Any, ...]], None]  # names what has come; gets the arguments of the method
 
@@ -63,37 +63,35 @@ METHODS = (
 
 
 class Visiting:
-    """The methods that are wrapped; `replace` is that of hooks.py."""
+    """The methods that are wrapped."""
 
-    def __init__(self, marker: Marker, is_compiling: Callable[[], bool], replace: Callable[[Any, str, Any], Callable[[], None]]) -> None:
-        self.marker, self.is_compiling, self.replace = marker, is_compiling, replace
+    def __init__(self, marker: Marker, is_compiling: Callable[[], bool]) -> None:
+        self.marker, self.is_compiling = marker, is_compiling
         self.waiting = list(METHODS)
         self.undo: list[Callable[[], None]] = []
 
     def look(self) -> None:
         for method in [method for method in self.waiting if method.module in sys.modules]:
             self.waiting.remove(method)
-            self.wrap(sys.modules[method.module], method)
+            if method.module != GROUP or features.is_whole("gathered"):
+                self.wrap(sys.modules[method.module], method)
 
     def wrap(self, module: ModuleType, method: Method) -> None:
         owner = getattr(module, method.owner, None)
-        inside = getattr(owner, method.name, None)
-        if inside is None:
+        if not hasattr(owner, method.name):
             return
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            try:
+        def naming(inside: Any) -> Any:
+            def call(*args: Any, **kwargs: Any) -> Any:
                 result = inside(*args, **kwargs)
-            except BaseException as error:
-                hide(error)
-                raise
-            if not self.is_compiling():
-                try:
-                    method.named(self.marker, args)
-                except (AttributeError, IndexError):  # of another version of the library: its parameters go by their place
-                    pass
-            return result
-        self.undo.append(self.replace(owner, method.name, call))
+                if not self.is_compiling():
+                    try:
+                        method.named(self.marker, args)
+                    except (AttributeError, IndexError):  # of another version of the library: its parameters go by their place
+                        pass
+                return result
+            return call
+        self.undo.append(patches.replace("gathered", (owner, method.name), naming))
 
     def stop(self) -> None:
         while self.undo:

@@ -29,6 +29,7 @@ from typing import Callable, Iterator, NamedTuple, Optional, Sequence
 from cenote import places
 from cenote.base import outputs, trusted
 from cenote.base.trusted import Folder
+from cenote.torch import seams
 
 SECONDS = 300  # limit for the compiler, and for waiting until another process has compiled
 PAUSE = 0.02  # s, between two looks whether that process is done
@@ -80,7 +81,8 @@ def describe(torch: ModuleType) -> Torch:
     if not torch.version.cuda:
         raise NotMade(f"torch {torch.__version__} is built without CUDA")
     folder = os.path.dirname(os.path.abspath(str(torch.__file__)))
-    return Torch(torch.__version__, torch.version.git_version, torch.version.cuda, bool(torch._C._GLIBCXX_USE_CXX11_ABI), folder)
+    abi = seams.find("torch._C._GLIBCXX_USE_CXX11_ABI")
+    return Torch(torch.__version__, torch.version.git_version, torch.version.cuda, abi is not False, folder)
 
 
 def compiler() -> Optional[Compiler]:

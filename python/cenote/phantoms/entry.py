@@ -5,6 +5,7 @@ The program does what it would do on a cluster: it reads RANK and WORLD_SIZE, ca
 and the object collectives that it gets are those of this package.
 """
 import atexit
+import functools
 import os
 import sys
 import urllib.parse
@@ -15,6 +16,7 @@ from cenote.base import outputs
 from cenote.launch import environment
 from cenote.phantoms import world as worlds
 from cenote.phantoms.world import Members, World
+from cenote.torch import features, patches, seams
 
 LEAST = "2.15"  # the PyTorch whose parts are wrapped
 
@@ -30,7 +32,7 @@ def check_url(url: str, world: World) -> None:
 
 def wrap(world: World, members: Members) -> None:
     from cenote.phantoms import groups, objects, store
-    rendezvous: Any = sys.modules["torch.distributed.rendezvous"]  # torch.distributed has a function of that name
+    handlers = seams.get("torch.distributed.rendezvous._rendezvous_handlers")
     library = groups.Library(world)
     shared = store.PhantomStore(world, members, os.environ.get(environment.PHANTOMS_STORE, ""), library.tell_members)
 
@@ -38,10 +40,10 @@ def wrap(world: World, members: Members) -> None:
         check_url(url, world)
         yield shared, world.rank, world.size
     for scheme in ("env", "tcp", "file"):
-        rendezvous._rendezvous_handlers[scheme] = handler
+        patches.replace("phantoms", (handlers, scheme), functools.partial(in_place_of, handler))
     groups.wrap(members, library)
     atexit.register(suggest, world, library)
-    replace({**objects.Objects(world, shared).functions, "monitored_barrier": nothing, "_store_based_barrier": shared.barrier,
+    replace("phantoms", {**objects.Objects(world, shared).functions, "monitored_barrier": nothing, "_store_based_barrier": shared.barrier,
              "TCPStore": store.opening(world, shared)})
 
 
@@ -58,20 +60,27 @@ def nothing(*arguments: Any, **named: Any) -> None:
     """In place of a barrier that asks each rank for a sign of life."""
 
 
-def replace(functions: dict[str, Any]) -> None:
+def in_place_of(function: Any, inside: Any) -> Any:
+    return function
+
+
+def replace(feature: str, functions: dict[str, Any]) -> None:
     """Also in modules of PyTorch that have taken them over by name."""
     for module in list(sys.modules.values()):
         if not getattr(module, "__name__", "").startswith("torch.distributed"):
             continue
         for name, function in functions.items():
             if callable(vars(module).get(name)):
-                setattr(module, name, function)
+                patches.replace(feature, (module, name), functools.partial(in_place_of, function))
 
 
 def begin(torch: ModuleType) -> None:
     if not torch.version.cuda or not torch.distributed.is_available():
         return
     try:
+        missing = features.why_not("phantoms")
+        if missing:
+            raise AttributeError(missing)
         world = worlds.read()
         wrap(world, Members(world))
     except (AttributeError, KeyError, ImportError, OSError) as why:
@@ -82,9 +91,9 @@ def begin_whole(torch: ModuleType) -> None:
     """A PyTorch that has not what is replaced here is left as it is."""
     if not torch.version.cuda or not torch.distributed.is_available():
         return
-    try:
+
+    def start() -> None:
         from cenote.phantoms import objects, store
         ours = objects.Objects(worlds.Whole(), store.OwnStore()).functions
-        replace({name: objects.on_gpu_only(function) for name, function in ours.items()})
-    except (AttributeError, ImportError):
-        return
+        replace("whole-job", {name: objects.on_gpu_only(function) for name, function in ours.items()})
+    features.begin("whole-job", start)

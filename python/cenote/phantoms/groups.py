@@ -4,12 +4,11 @@ NCCL's are made as ever; the simulated NCCL is told before which ranks are in a 
 connect to every rank by TCP; in its place stands PyTorch's own group without communication, whose ranks all say what this one says.
 """
 import ctypes
-import functools
+from contextlib import suppress
 from typing import Any, Callable, Sequence
 
-import torch.distributed as dist
-
 from cenote.phantoms.world import Members, World
+from cenote.torch import patches, seams
 
 UNHEARD_MAX = 8  # of them, as in seats.c
 NCCL = ("nccl", "nccl2", "nccl-lazy", "nccl-legacy")  # names of PyTorch 2.15; those that are not there are left out
@@ -43,8 +42,7 @@ class Library:
         self.must(self.nccl.ncclPhantomsNextSplit(len(parents), self.numbers(parents)))
 
 
-def on_gpu(create: Callable[..., Any], members: Members, library: Library) -> Callable[..., Any]:
-    @functools.wraps(create)
+def on_gpu(members: Members, library: Library, create: Callable[..., Any]) -> Callable[..., Any]:
     def create_group(options: Any, backend_options: Any) -> Any:
         members.add(options.group_id, options.global_ranks_in_group)
         if options.split_from:  # of the default group, in which each rank has its number in the world
@@ -55,35 +53,33 @@ def on_gpu(create: Callable[..., Any], members: Members, library: Library) -> Ca
 
 def on_cpu(members: Members) -> Callable[..., Any]:
     def create_group(options: Any, backend_options: Any) -> Any:
-        from torch._C._distributed_c10d import FakeProcessGroup
+        group_type = seams.get("torch._C._distributed_c10d.FakeProcessGroup")
         members.add(options.group_id, options.global_ranks_in_group)
-        wish = FakeProcessGroup.Options()
+        wish = group_type.Options()
         wish.simulate_uniform_ranks = True
-        return FakeProcessGroup._create_internal(options.group_rank, options.group_size, wish)
+        return group_type._create_internal(options.group_rank, options.group_size, wish)
     return create_group
 
 
 def wrap(members: Members, library: Library) -> None:
     """AttributeError or KeyError: this PyTorch is older."""
-    backend = dist.Backend
+    register, plugins = seams.get("torch.distributed.Backend._ensure_backend_registered"), seams.get("torch.distributed.Backend._plugins")
     for name in (*NCCL, "gloo"):
-        try:
-            backend._ensure_backend_registered(name)
-        except ValueError:
-            continue
-    plugins = backend._plugins
+        with suppress(ValueError):
+            register(name)
     for name in NCCL:
         if name.upper() in plugins:
-            plugins[name.upper()] = plugins[name.upper()]._replace(creator_fn=on_gpu(plugins[name.upper()].creator_fn, members, library))
-    plugins["GLOO"] = plugins["GLOO"]._replace(creator_fn=on_cpu(members), extended_api=True)
-    split = dist.ProcessGroup.split_group
+            patches.replace("phantoms", (plugins, name.upper()),
+                            lambda plugin: plugin._replace(creator_fn=on_gpu(members, library, plugin.creator_fn)))
+    patches.replace("phantoms", (plugins, "GLOO"), lambda plugin: plugin._replace(creator_fn=on_cpu(members), extended_api=True))
 
-    @functools.wraps(split)
-    def split_group(self: Any, new_ranks: Sequence[int], *arguments: Any, **named: Any) -> Any:
-        parents, whole = sorted(new_ranks), members.by_name.get(self.group_name)
-        if whole is not None and self.rank() in parents:
-            if named.get("group_name"):
-                members.add(named["group_name"], [whole[rank] for rank in parents])
-            library.tell_split(parents)
-        return split(self, list(new_ranks), *arguments, **named)
-    setattr(dist.ProcessGroup, "split_group", split_group)
+    def splitting(split: Any) -> Any:
+        def split_group(self: Any, new_ranks: Sequence[int], *arguments: Any, **named: Any) -> Any:
+            parents, whole = sorted(new_ranks), members.by_name.get(self.group_name)
+            if whole is not None and self.rank() in parents:
+                if named.get("group_name"):
+                    members.add(named["group_name"], [whole[rank] for rank in parents])
+                library.tell_split(parents)
+            return split(self, list(new_ranks), *arguments, **named)
+        return split_group
+    patches.replace("phantoms", "torch.distributed.ProcessGroup.split_group", splitting)

@@ -13,6 +13,16 @@ import torch.distributed.distributed_c10d as c10d
 
 from cenote.phantoms import on_device
 from cenote.phantoms.world import Whole, World
+from cenote.torch import seams
+
+
+def is_not_of(group: Any) -> bool:
+    """Whether this rank is not in the group."""
+    return group is not None and group == c10d.GroupMember.NON_GROUP_MEMBER
+
+
+def whole(group: Any) -> Any:
+    return group if group is not None else c10d.group.WORLD
 
 
 class Objects:
@@ -26,18 +36,17 @@ class Objects:
                                           self.send_object_list, self.recv_object_list)}
 
     def ranks(self, group: Any) -> list[int]:
-        return list(c10d.get_process_group_ranks(group if group is not None else c10d._get_default_group()))
+        return list(c10d.get_process_group_ranks(whole(group)))
 
     def key(self, what: str, group: Any) -> str:
-        name = f"cenote-objects/{(group if group is not None else c10d._get_default_group()).group_name}/{what}"
+        name = f"cenote-objects/{whole(group).group_name}/{what}"
         self.calls[name] = self.calls.get(name, -1) + 1
         return f"{name}/{self.calls[name]}"
 
     def is_outside(self, group: Any, what: str) -> bool:
-        if c10d._rank_not_in_group(group):
-            c10d._warn_not_in_group(what)
-            return True
-        return False
+        if is_not_of(group):
+            seams.get("torch.distributed.distributed_c10d._warn_not_in_group")(what)
+        return is_not_of(group)
 
     def take(self, key: str, rank: int, what: str) -> bytes:
         """What that real rank has put, or will put."""
@@ -158,6 +167,6 @@ def on_gpu_only(ours: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any, **named: Any) -> Any:
         given = inspect.signature(pytorchs).bind(*arguments, **named).arguments
         group = given.get("group")
-        is_ours = not c10d._rank_not_in_group(group) and on_device.device_of(group, given.get("device"))
+        is_ours = not is_not_of(group) and on_device.device_of(group, given.get("device"))
         return (ours if is_ours else pytorchs)(*arguments, **named)
     return call

@@ -9,10 +9,12 @@ from typing import Any, Callable, Optional, Sequence
 import torch
 import torch.distributed.distributed_c10d as c10d
 
+from cenote.torch import seams
+
 
 def device_of(group: Any, device: Any = None) -> Optional[torch.device]:
     """None: objects stay on the host."""
-    found = torch.device(device or c10d._get_object_coll_device(group))
+    found = torch.device(device or seams.get("torch.distributed.distributed_c10d._get_object_coll_device")(group))
     return found if found.type == "cuda" else None
 
 

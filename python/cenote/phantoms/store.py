@@ -11,9 +11,10 @@ import time
 from typing import Any, Callable, Optional, Sequence
 
 import torch.distributed.distributed_c10d as c10d
-from torch._C._distributed_c10d import FileStore, HashStore, PrefixStore, Store, TCPStore
+from torch.distributed import FileStore, HashStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from cenote.phantoms.world import Members, NeverCame, NotKnown, World
+from cenote.torch import seams
 
 ID_BYTES = 128  # of ncclUniqueId
 ID_KEY = re.compile(r"nccl_storekey_\d+(?:_(\d+))?|(?:.*:)?(\d+):(\d+)|\d+|UniqueNCCLID:\d+")  # the last part of the key of an id
@@ -29,7 +30,7 @@ class OwnStore:
 
     @property
     def inner(self) -> Any:
-        return c10d._get_default_store()
+        return seams.get("torch.distributed.distributed_c10d._get_default_store")()
 
     def wait_for(self, rank: int, key: str, what: str) -> None:
         try:

@@ -3,8 +3,8 @@ import functools
 import weakref
 from typing import Any, Callable, Iterator
 
-from cenote.labels.hooks import replace
 from cenote.remedies.remedy import Remedy
+from cenote.torch import patches
 
 CONTAINERS = ("ModuleList", "ModuleDict", "Sequential")
 BY_LIBRARY = ("activation_checkpointing_enable", "gradient_checkpointing_enable")  # of models of Transformers; the first one that is there
@@ -23,10 +23,9 @@ class Checkpointing(Remedy):
         checkpoints: Any = self.torch.utils.checkpoint
         for owner, name in [(checkpoints, name) for name in INSIDE] + [(checkpoints.CheckpointFunction, "apply")]:
             if hasattr(owner, name):
-                replace(owner, name, self.noticed(getattr(owner, name)))
+                patches.replace("remedies", (owner, name), self.noticed)
 
     def noticed(self, inside: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(inside)
         def call(*args: Any, **kwargs: Any) -> Any:
             self.refuse("the program checkpoints already")
             return inside(*args, **kwargs)

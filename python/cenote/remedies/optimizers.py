@@ -5,8 +5,8 @@ import weakref
 from types import ModuleType
 from typing import Any, Callable, Iterator, Optional
 
-from cenote.labels.hooks import replace
 from cenote.remedies.remedy import ROUNDED, SAME, Remedy
+from cenote.torch import patches
 
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")  # of torch.optim: those that have a fused step for CUDA
 
@@ -138,19 +138,14 @@ class InBackward(Remedy):
 
     def starts(self) -> None:
         self.counts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # gradients of an optimizer's first parameter since its step
-        for owner in (self.torch.nn.utils, self.torch.nn.utils.clip_grad):
-            replace(owner, "clip_grad_norm_", self.refusing(owner.clip_grad_norm_, "the program clips the norm of all gradients together"))
-            replace(owner, "clip_grad_value_", self.refusing(owner.clip_grad_value_, "the program clips gradients between backward and the step"))
-        scaler = self.torch.amp.GradScaler
-        replace(scaler, "unscale_", self.refusing(scaler.unscale_, "GradScaler looks at all gradients before the step"))
-        replace(scaler, "_maybe_opt_step", self.refusing(scaler._maybe_opt_step, "GradScaler looks at all gradients before the step"))
+        for owner in ("torch.nn.utils", "torch.nn.utils.clip_grad"):
+            self.refuse_at(f"{owner}.clip_grad_norm_", "the program clips the norm of all gradients together")
+            self.refuse_at(f"{owner}.clip_grad_value_", "the program clips gradients between backward and the step")
+        for name in ("torch.amp.GradScaler.unscale_", "torch.amp.GradScaler.step"):
+            self.refuse_at(name, "GradScaler looks at all gradients before the step", lambda scaler, *args: bool(scaler.is_enabled()))
 
-    def refusing(self, inside: Callable[..., Any], why: str) -> Callable[..., Any]:
-        @functools.wraps(inside)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            self.refuse(why)
-            return inside(*args, **kwargs)
-        return call
+    def refuse_at(self, name: str, why: str, if_so: Callable[..., bool] = lambda *args: True) -> None:
+        patches.around("remedies", name, lambda *args: self.refuse(why) if if_so(*args) else None, patches.nothing)
 
     def is_built(self, optimizer: Any) -> None:
         parameters = [parameter for parameter in parameters_of(optimizer) if parameter.requires_grad]

@@ -2,15 +2,14 @@
 import functools
 from typing import Any, Callable
 
-from cenote.labels.hooks import replace
 from cenote.remedies import trainers
 from cenote.remedies.remedy import ROUNDED, Remedy
+from cenote.torch import patches
 
 DEPTH = 4  # of lists and dictionaries in the arguments of a model
 
 
 def disabled(inside: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(inside)
     def init(made: Any, *args: Any, **kwargs: Any) -> None:
         inside(made, *args, **kwargs)
         made._enabled = False
@@ -23,14 +22,10 @@ class Smaller(Remedy):
     numerics = ROUNDED
 
     def starts(self) -> None:
-        enter = self.torch.autocast.__enter__
-
-        @functools.wraps(enter)
-        def noticed(context: Any) -> Any:
+        def noticed(context: Any) -> None:
             if context.device == "cuda" and context._enabled and not self.is_on:
                 self.has_autocast()
-            return enter(context)
-        replace(self.torch.autocast, "__enter__", noticed)
+        patches.around("remedies", "torch.autocast.__enter__", noticed, patches.nothing)
 
     def has_autocast(self) -> None:
         """The program uses autocast itself."""
@@ -87,16 +82,14 @@ class HalfWeights(Smaller):
         """A parameter becomes bfloat16 as a module gets it, so that it is never there in both types for long."""
         trainers.set_options("transformers", {"bf16": False, "fp16": False})
         for kind in (self.torch.autocast, self.torch.amp.GradScaler):
-            replace(kind, "__init__", disabled(kind.__init__))
-        register, single, half = self.torch.nn.Module.register_parameter, self.torch.float32, self.torch.bfloat16
+            patches.replace("remedies", (kind, "__init__"), disabled)
+        single, half = self.torch.float32, self.torch.bfloat16
 
-        @functools.wraps(register)
-        def register_parameter(module: Any, name: str, parameter: Any) -> None:
+        def halve(module: Any, name: str, parameter: Any = None) -> None:
             if isinstance(parameter, self.torch.nn.Parameter) and parameter.dtype is single and not parameter.is_meta:
                 with self.torch.no_grad():
                     parameter.data = parameter.data.to(half)
-            register(module, name, parameter)
-        replace(self.torch.nn.Module, "register_parameter", register_parameter)
+        patches.around("remedies", "torch.nn.Module.register_parameter", halve, patches.nothing)
 
     def is_called(self, model: Any, is_training: bool) -> None:
         super().is_called(model, is_training)

@@ -3,15 +3,14 @@
 inside/fit_report.py makes one object if CENOTE_DRY_REMEDIES is set: "look", or a list of remedies, some with a setting: checkpointing,batch=8. A run
 that begins at a copy (inside/waiting.py) is told its remedies later than one from the start; both come before the program's first model.
 """
-import functools
 import weakref
 from types import ModuleType
 from typing import Any, Callable
 
 from cenote.labels import calls
-from cenote.labels.hooks import replace
 from cenote.remedies import table, trainers
 from cenote.remedies.remedy import Remedy
+from cenote.torch import patches, seams
 
 LOOK = "look"
 
@@ -21,6 +20,7 @@ class Remedies:
 
     def __init__(self, torch: ModuleType) -> None:
         self.torch: Any = torch
+        self.graph_task = seams.find("torch._C._current_graph_task_id")
         self.all = [kind(torch) for kind in table.ALL]
         self.on: list[Remedy] = []
         self.known: weakref.WeakSet[Any] = weakref.WeakSet()  # models that were called, and their parts
@@ -29,7 +29,7 @@ class Remedies:
     def start(self, wanted: str) -> None:
         for remedy in self.all:
             remedy.starts()
-        calls.watch(self.torch, self.is_called, around=self.around)
+        calls.watch("remedies", self.torch, self.is_called, around=self.around)
         self.wrap_optimizers()
         self.switch_on(wanted)
 
@@ -46,16 +46,17 @@ class Remedies:
 
     def wrap_optimizers(self) -> None:
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-        inside, is_compiling = self.torch.optim.Optimizer.__init__, self.torch.compiler.is_compiling
+        is_compiling = self.torch.compiler.is_compiling
 
-        @functools.wraps(inside)
-        def build(optimizer: Any, params: Any, *args: Any, **kwargs: Any) -> None:
-            self.tell("builds", optimizer)
-            for remedy in self.on:
-                params = remedy.given(params)
-            inside(optimizer, params, *args, **kwargs)
-            self.tell("is_built", optimizer)
-        replace(self.torch.optim.Optimizer, "__init__", build)
+        def building(inside: Any) -> Any:
+            def build(optimizer: Any, params: Any, *args: Any, **kwargs: Any) -> None:
+                self.tell("builds", optimizer)
+                for remedy in self.on:
+                    params = remedy.given(params)
+                inside(optimizer, params, *args, **kwargs)
+                self.tell("is_built", optimizer)
+            return build
+        patches.replace("remedies", "torch.optim.Optimizer.__init__", building)
         register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: None if is_compiling() else self.tell("steps", optimizer))
         register_optimizer_step_post_hook(lambda optimizer, args, kwargs: None if is_compiling() else self.tell("has_stepped", optimizer))
 
@@ -67,7 +68,7 @@ class Remedies:
 
     def is_model(self, module: Any) -> bool:
         """Of an outermost module: backward calls blocks, to compute them again, and a loss has no parameters."""
-        return bool(self.on) and self.torch._C._current_graph_task_id() < 0 and any(True for _ in module.parameters())
+        return bool(self.on) and self.graph_task() < 0 and any(True for _ in module.parameters())
 
     def is_called(self, module: Any) -> None:
         """By the program itself. A part of a model that was called is no model: backward calls blocks, to compute them again."""

@@ -2,15 +2,14 @@
 
 The program runs as rank 0 of k, and each rank has batches as large as the program's; the other ranks are phantoms (docs/ranks.md).
 """
-import functools
 import gc
 import os
 from typing import Any, Callable
 
-from cenote.labels.hooks import replace
 from cenote.remedies import trainers
 from cenote.remedies.checkpointing import repeated
 from cenote.remedies.remedy import SAME, Remedy
+from cenote.torch import patches, seams
 
 
 class Sharded(Remedy):
@@ -33,14 +32,12 @@ class Sharded(Remedy):
 
     def begins(self) -> None:
         """A model is sharded as it is moved to the GPU, block by block, so that it is never there whole; else as an optimizer gets its parameters."""
-        module_type: Any = self.torch.nn.Module
         for name in ("cuda", "to"):
-            replace(module_type, name, self.moved(getattr(module_type, name)))
+            patches.replace("remedies", (self.torch.nn.Module, name), self.moved)
 
     def moved(self, inside: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(inside)
         def move(model: Any, *args: Any, **kwargs: Any) -> Any:
-            device = self.torch._C._nn._parse_to(*args, **kwargs)[0] if inside.__name__ == "to" else self.torch.device("cuda")
+            device = seams.get("torch._C._nn._parse_to")(*args, **kwargs)[0] if inside.__name__ == "to" else self.torch.device("cuda")
             if device is not None and device.type == "cuda" and any(not parameter.is_cuda for parameter in model.parameters()):
                 self.shard(model)
             return inside(model, *args, **kwargs)

@@ -1,11 +1,11 @@
 """Smaller steps: fewer samples in a batch, or shorter sequences. By the program's own argument, if it has one; else the batches of its DataLoader."""
-import functools
 import re
 import weakref
+from contextlib import suppress
 from typing import Any
 
-from cenote.labels.hooks import replace
 from cenote.remedies.remedy import CHANGED, Remedy
+from cenote.torch import patches
 
 OTHER = re.compile(r"eval|valid|test|pred|infer|num_|_num|n_batch|max_batches")  # in the names of arguments that are no sizes of a step
 
@@ -20,17 +20,15 @@ class Argument(Remedy):
 
     def starts(self) -> None:
         import argparse
-        inside = argparse.ArgumentParser.parse_known_args
 
-        @functools.wraps(inside)
-        def parse_known_args(parser: Any, *args: Any, **kwargs: Any) -> Any:
-            found = inside(parser, *args, **kwargs)
-            try:
-                self.look(parser, found[0])
-            except Exception:  # an object of the program's in place of a namespace
-                pass
-            return found
-        replace(argparse.ArgumentParser, "parse_known_args", parse_known_args)
+        def noticing(inside: Any) -> Any:
+            def parse_known_args(parser: Any, *args: Any, **kwargs: Any) -> Any:
+                found = inside(parser, *args, **kwargs)
+                with suppress(Exception):  # an object of the program's in place of a namespace
+                    self.look(parser, found[0])
+                return found
+            return parse_known_args
+        patches.replace("remedies", (argparse.ArgumentParser, "parse_known_args"), noticing)
 
     def look(self, parser: Any, namespace: Any) -> None:
         for action in parser._actions:
@@ -67,23 +65,20 @@ class Batch(Remedy):
 
     def starts(self) -> None:
         self.last: tuple[Any, int] = 0, 0  # of the loader that gave the last batch: the size of its batches, and how much data it has
-        loader: Any = self.torch.utils.data.dataloader._BaseDataLoaderIter
-        inside_init, inside_next = loader.__init__, loader.__next__
         sizes: weakref.WeakKeyDictionary[Any, tuple[Any, int]] = weakref.WeakKeyDictionary()
 
-        @functools.wraps(inside_init)
-        def begin(batches: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+        def begin(batches: Any, loader: Any, *args: Any) -> None:
             most = len(loader.dataset) if hasattr(loader.dataset, "__len__") else 0
             sizes[batches] = getattr(loader.batch_sampler, "batch_size", None), most
-            inside_init(batches, loader, *args, **kwargs)
 
-        @functools.wraps(inside_next)
-        def batch(batches: Any) -> Any:
-            found = inside_next(batches)
-            self.last = sizes.get(batches, (0, 0))
-            return found
-        replace(loader, "__init__", begin)
-        replace(loader, "__next__", batch)
+        def giving(inside: Any) -> Any:
+            def batch(batches: Any) -> Any:
+                found = inside(batches)
+                self.last = sizes.get(batches, (0, 0))
+                return found
+            return batch
+        patches.around("remedies", "torch.utils.data.dataloader._BaseDataLoaderIter.__init__", begin, patches.nothing)
+        patches.replace("remedies", "torch.utils.data.dataloader._BaseDataLoaderIter.__next__", giving)
 
     def calls(self, model: Any, is_training: bool) -> None:
         size, most = self.last
@@ -102,13 +97,12 @@ class Batch(Remedy):
             self.wrap(kind, old, new)
 
     def wrap(self, kind: Any, old: int, new: int) -> None:
-        inside = kind.__init__
-
-        @functools.wraps(inside)
-        def init(made: Any, *args: Any, **kwargs: Any) -> None:
-            if len(args) > 1 and type(args[1]) is int and args[1] == old:
-                args = (args[0], new, *args[2:])
-            elif type(kwargs.get("batch_size")) is int and kwargs["batch_size"] == old:
-                kwargs["batch_size"] = new
-            inside(made, *args, **kwargs)
-        replace(kind, "__init__", init)
+        def sizing(inside: Any) -> Any:
+            def init(made: Any, *args: Any, **kwargs: Any) -> None:
+                if len(args) > 1 and type(args[1]) is int and args[1] == old:
+                    args = (args[0], new, *args[2:])
+                elif type(kwargs.get("batch_size")) is int and kwargs["batch_size"] == old:
+                    kwargs["batch_size"] = new
+                inside(made, *args, **kwargs)
+            return init
+        patches.replace("remedies", (kind, "__init__"), sizing)

@@ -3,13 +3,12 @@ do more with an option than could be copied from outside.
 
 The option is set as the program makes the object that has it. The program may import the library later: an entry in sys.meta_path waits for that.
 """
-import functools
 import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Callable, NamedTuple, Optional, Sequence
 
-from cenote.labels.hooks import replace
+from cenote.torch import patches
 
 
 class Maker(NamedTuple):
@@ -62,13 +61,13 @@ def set_options(library: str, options: dict[str, Any]) -> None:
 
     def wrap(module: ModuleType) -> None:
         owner = getattr(module, maker.name)
-        inside = getattr(owner, maker.method)
 
-        @functools.wraps(inside)
-        def call(made: Any, *args: Any, **kwargs: Any) -> Any:
-            maker.sets(options, made, kwargs)
-            return inside(made, *args, **kwargs)
-        replace(owner, maker.method, call)
+        def setting(inside: Any) -> Any:
+            def call(made: Any, *args: Any, **kwargs: Any) -> Any:
+                maker.sets(options, made, kwargs)
+                return inside(made, *args, **kwargs)
+            return call
+        patches.replace("remedies", (owner, maker.method), setting)
     for name in maker.modules:
         if name in sys.modules:
             wrap(sys.modules[name])

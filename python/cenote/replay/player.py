@@ -21,6 +21,7 @@ from typing import Any, Callable, Iterator, Optional, Sequence
 
 from cenote.replay import trace_file
 from cenote.replay.trace_file import ALLOC, DEVICE, FREE, STEP, TENSOR_ALLOC, TENSOR_FREE, USE
+from cenote.torch import features, seams
 
 PR_SET_PDEATHSIG = 1
 TICK_NS = 1000  # the device's clock advances by this at each record
@@ -73,9 +74,13 @@ class Torch(Calls):
         runtime = ctypes.CDLL(f"libcudart.so.{torch.version.cuda.partition('.')[0]}")
         self.streams = [self.make_stream(runtime, *place) for place in job["streams"]]
         self.handles = [stream.cuda_stream for stream in self.streams]
-        self.alloc = torch._C._cuda_cudaCachingAllocator_raw_alloc
-        self.free = torch._C._cuda_cudaCachingAllocator_raw_delete
-        self.device = torch._C._cuda_setDevice
+        why = features.why_not("replay")
+        if why:
+            raise RuntimeError(why)
+        self.alloc = seams.get("torch._C._cuda_cudaCachingAllocator_raw_alloc")
+        self.free = seams.get("torch._C._cuda_cudaCachingAllocator_raw_delete")
+        self.device = seams.get("torch._C._cuda_setDevice")
+        self.set_stream = seams.get("torch._C._cuda_setStream")
         self.step = self.no_step
         if job["allocator"] == "cenote":
             from cenote.labels import step_counter
@@ -97,7 +102,7 @@ class Torch(Calls):
     def tensor(self, size: int, place: int) -> Any:
         stream = self.streams[place]
         if stream is not self.current:
-            self.torch._C._cuda_setStream(stream_id=stream.stream_id, device_index=stream.device_index, device_type=stream.device_type)
+            self.set_stream(stream_id=stream.stream_id, device_index=stream.device_index, device_type=stream.device_type)
             self.current = stream
         return self.torch.empty(size, dtype=self.torch.uint8, device="cuda")
 

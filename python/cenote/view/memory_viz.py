@@ -7,13 +7,12 @@ torch.cuda._memory_viz. docs/snapshot.md says what is in a snapshot, docs/traces
 """
 import gzip
 import os
-import pickle
 import sys
 import zlib
 from typing import Any, Iterable, Iterator, NamedTuple, Optional, Union
 from urllib.parse import unquote
 
-from cenote.base import inputs, outputs
+from cenote.base import inputs, outputs, torch_pickle
 from cenote.native import records
 from cenote.view import pool_snapshot
 from cenote.view.history import Broken, rounded
@@ -185,7 +184,7 @@ def write_memory_viz(snapshot: Path, picture: Path, trace: Optional[Path] = None
         files = os.fspath(snapshot) + (f" or {os.fspath(trace)}" if trace is not None else "")
         raise Broken(f"{files} is incomplete: {type(problem).__name__}: {str(problem)[:80]}") from None
     with outputs.whole(os.fspath(picture)) as file:
-        pickle.dump(data, file)
+        torch_pickle.dump(data, file)
 
 
 def main(arguments: list[str]) -> int:

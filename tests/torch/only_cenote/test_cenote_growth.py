@@ -405,3 +405,32 @@ def test_before_the_first_use_of_a_gpu():
     print(len(said), said[0].holder.split(':')[0])
     """
     assert simulated.forked(code).stdout == "1 held by list `kept` of <string>\n"
+
+
+def test_a_snapshot_hides_nothing_from_other_threads(monkeypatch):
+    """PyTorch would import torch._inductor for it; the program's other threads may do so meanwhile, and find it."""
+    from cenote.holders.growth import Stacks
+
+    found = []
+
+    def snapshot():
+        def look(words):
+            words.append(getattr(torch, "_inductor", None))
+
+        others = []
+        thread = threading.Thread(target=look, args=(others,))
+        thread.start()
+        thread.join()
+        look(found)
+        found.extend(others)
+        return {"segments": []}
+
+    monkeypatch.setattr(torch.cuda.memory, "_snapshot", snapshot)
+    had = vars(torch).pop("_inductor", None)
+    monkeypatch.setattr(torch, "__getattr__", lambda name: simulated if name == "_inductor" else None)
+    try:
+        assert Stacks().take() == {}
+    finally:
+        if had is not None:
+            torch._inductor = had
+    assert found == [None, simulated]

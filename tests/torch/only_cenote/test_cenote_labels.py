@@ -53,7 +53,7 @@ def test_optimizer_steps_are_steps():
         scaled.step()
         scaled.step()
         assert count() == before + 1 and not step_counter._undo
-        assert torch.amp.GradScaler._maybe_opt_step.__module__ == "torch.amp.grad_scaler"
+        assert not hasattr(torch.amp.GradScaler.step, "__wrapped__")
         assert cenote.steps(1)[-1].number == count()
         """,
         shape="capacity:1GiB,devices:2",

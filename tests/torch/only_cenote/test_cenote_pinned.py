@@ -98,5 +98,14 @@ def test_pinned_memory():
 
 
 def test_without_room_for_jemalloc_it_says_what_helps():
-    done = simulated.fresh("import torch", check=False, **{**HOST, "GLIBC_TUNABLES": ""})
-    assert done.returncode and "LD_PRELOAD=libjemalloc.so.2" in done.stderr
+    """The allocator is installed all the same, whole, and PyTorch pins memory itself."""
+    code = """
+import torch, cenote
+print(cenote.status().allocator, cenote.status().adapter is not None, torch.empty(4, device="cuda").device, torch.empty(4).pin_memory().is_pinned())
+cenote.install()
+"""
+    done = simulated.fresh(code, **{**HOST, "GLIBC_TUNABLES": ""})
+    assert done.stdout == "cenote True cuda:0 True\n"
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("cenote:")]
+    assert line.startswith("cenote: pinned did not begin, ") and "LD_PRELOAD=libjemalloc.so.2" in done.stderr
+    assert line.endswith(": PyTorch pins memory itself")

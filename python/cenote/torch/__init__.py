@@ -1,0 +1,1 @@
+"""The one door to PyTorch: its private names (seams), and what cenote replaces of it (patches)."""
