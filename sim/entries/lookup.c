@@ -77,7 +77,9 @@ CUresult lookup_find(const struct entry_address *table, size_t count, const char
     return e || status ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
-/* Names each call once, because the program will only say that it failed. */
+/*
+ * Names each call once, because the program will only say that it failed. `what` NULL: programs try that call, and do without it.
+ */
 CUresult not_there(const char *call, const char *what)
 {
     static const char *named[NOT_THERE_MAX];
@@ -85,7 +87,7 @@ CUresult not_there(const char *call, const char *what)
     model_lock();
     while (i < NOT_THERE_MAX && named[i] && named[i] != call)
         i++;
-    if (i < NOT_THERE_MAX && !named[i] && !model.quiet) {
+    if (what && i < NOT_THERE_MAX && !named[i] && !model.quiet) {
         named[i] = call;
         fprintf(stderr, "simulated GPU: %s: the simulated GPU has no %s: not supported\n", call, what);
     }
