@@ -28,6 +28,27 @@ CASE(two_names_of_the_default_stream)
     scene_close(&scene);
 }
 
+/* The other stream has needed more before, so that a place as high as the block's is no reason to look for another one. */
+CASE(freed_last_on_another_stream)
+{
+    struct scene scene;
+    struct held first, last, other;
+    scene_open(&scene, CARD);
+    REQUIRE(held_take(&other, scene.pool, 16 * MIB, scene.stream[B]));
+    held_give(&other);
+    REQUIRE(held_take(&first, scene.pool, 3 * MIB, scene.stream[A]));
+    REQUIRE(held_take(&last, scene.pool, 3 * MIB, scene.stream[A]));
+    void *at = last.at;
+    sim_set_lag(MSEC);
+    held_linger(&last, scene.stream[A]);
+    held_give(&last);
+    REQUIRE(held_take(&other, scene.pool, 3 * MIB, scene.stream[B]));
+    EXPECT(other.at != at);
+    held_give(&other);
+    held_give(&first);
+    scene_close(&scene);
+}
+
 /* It does not end, and the next allocation may be on it. The default stream of a thread does. */
 CASE(default_stream_is_not_retired)
 {
