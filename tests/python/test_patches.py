@@ -21,7 +21,9 @@ class Base:
 
 
 @pytest.fixture
-def kind():
+def kind(monkeypatch):
+    monkeypatch.setattr(patches, "_places", [])  # this process may have replaced something already
+
     class Owner(Base):
         pass
     yield Owner
