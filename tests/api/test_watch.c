@@ -66,6 +66,35 @@ CASE(a_harvest_changes_nothing_where_it_takes_from)
     scene_close(&scene);
 }
 
+/* Slots that a fill emptied before the driver refused to map there are empty: they are not said to be mapped again. */
+CASE(what_a_failed_fill_took_away_stays_away)
+{
+    static struct registry g;
+    struct scene scene;
+    struct held hole, kept, wide, again;
+    void *none;
+    scene_open(&scene, CARD);
+    DONE(cenote_pool_watch(scene.pool, registry_hear, &g));
+    REQUIRE(held_take(&hole, scene.pool, 6 * MIB, scene.stream[A]));
+    REQUIRE(held_take(&kept, scene.pool, 2 * MIB, scene.stream[A]));
+    held_give(&hole);
+    REQUIRE(held_take(&wide, scene.pool, 10 * MIB, scene.stream[A]));
+    uint64_t mapped = g.mapped, unmapping = g.unmapping;
+    fault_arm("cuMemMap", 1, CUDA_ERROR_UNKNOWN, true);
+    EXPECT_EQ(cenote_alloc(scene.pool, 6 * MIB, scene.stream[A], &none), CENOTE_DRIVER);
+    EXPECT(fault_fired() > 0);
+    fault_disarm();
+    EXPECT(g.unmapping > unmapping);
+    EXPECT_EQ(g.mapped, mapped);
+    REQUIRE(held_take(&again, scene.pool, 6 * MIB, scene.stream[A]));
+    registry_use(&g, again.at, again.bytes);
+    held_give(&again);
+    held_give(&kept);
+    held_give(&wide);
+    registry_judge(&g);
+    scene_close(&scene);
+}
+
 CASE(a_block_that_waited_is_told_of_when_it_is_free)
 {
     static struct registry g;
