@@ -548,7 +548,7 @@ bool Adapter::checkPoolLiveAllocations(DeviceIndex device, MempoolId_t id, const
            });
 }
 
-c10::DataPtr Adapter::allocate_at(size_t bytes, void *address)
+c10::DataPtr Adapter::allocateWithAddress(size_t bytes, void *address)
 {
     DeviceIndex device = c10::cuda::current_device();
     auto stream = c10::cuda::getCurrentCUDAStream(device).stream();

@@ -93,6 +93,10 @@ def hook_up(library: ctypes.CDLL) -> None:
     if library.cenote_torch_install(why, ROOM):
         raise RuntimeError(f"cenote.install: {why.value.decode(errors='replace')}")
     adapter.active = library
+    library.cenote_torch_lost.restype = ctypes.c_char_p
+    lost = library.cenote_torch_lost().decode()
+    if lost:
+        say(f"cenote: this PyTorch calls methods of its allocator otherwise than cenote has them, and its own defaults answer there: {lost}")
     atexit.register(library.cenote_torch_python_ends)  # ctypes releases Python's lock for the call, which waits for threads that ask for the lock
 
 

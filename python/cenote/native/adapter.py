@@ -249,7 +249,7 @@ def compile_into(folder: Folder, name: str, torch: Torch, tool: Compiler, room: 
         with os.fdopen(outputs.create(part.descriptor, "all.cpp", 0o600), "w", encoding="utf-8") as file:
             file.writelines(f'#include "{source}"\n' for source in sorted(os.listdir(ours)) if source.endswith(".cpp"))
         # When the adapter is loaded, libcenote and PyTorch are in the process and found by their sonames: it needs no path to them.
-        libraries = [*([places.library()] if room.uses_cenote else []), f"-L{torch_lib}", "-lc10_cuda", "-lc10", "-ltorch_cpu"]
+        libraries = [*([places.library()] if room.uses_cenote else []), f"-L{torch_lib}", "-ltorch_cuda", "-lc10_cuda", "-lc10", "-ltorch_cpu"]
         run([*tool.command, *flags, *includes, "-shared", "all.cpp", *libraries, "-o", "adapter.so"], part)
         os.chmod("adapter.so", 0o700, dir_fd=part.descriptor)  # whatever umask says
         os.rename("adapter.so", name, src_dir_fd=part.descriptor, dst_dir_fd=folder.descriptor)
