@@ -89,7 +89,7 @@ void *Adapter::take_unrecorded(DeviceIndex device, size_t bytes, cudaStream_t st
 {
     void *block = nullptr;
     cenote_pool *from = pool(device);
-    cenote_group *group = C10_UNLIKELY(has_routes_.load(std::memory_order_relaxed)) ? route(device, stream) : nullptr;
+    cenote_group *group = C10_UNLIKELY(routes_.any()) ? route(device, stream) : nullptr;
     int error = C10_UNLIKELY(group != nullptr) ? cenote_group_alloc(group, bytes, 1, stream, &block) : cenote_alloc(from, bytes, stream, &block);
     if (C10_UNLIKELY(error))
         fail(error, device, bytes);
@@ -396,7 +396,7 @@ void Adapter::forked()
     if (!is_child())
         return;
     has_direct_ = false;
-    has_routes_ = false;
+    routes_.forget();
 }
 
 Adapter *adapter()

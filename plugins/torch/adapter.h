@@ -15,6 +15,7 @@
 
 #include <history.h> /* beside this file */
 #include <lock.h>
+#include <routes.h>
 
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -26,7 +27,6 @@
 #include <atomic>
 #include <deque>
 #include <map>
-#include <thread>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -78,17 +78,6 @@ struct Released {
     DeviceIndex device;
     MempoolId_t id;
     uint64_t held, idle; /* bytes held when it was released; bytes of those outside live blocks */
-};
-
-struct Route {
-    DeviceIndex device;
-    MempoolId_t id;
-    std::function<bool(cudaStream_t)> filter;
-    cenote_group *group;
-    bool has_segments;   /* the memory of the group does not come as pages */
-    cudaStream_t stream; /* the current stream when the route began */
-    bool announced;      /* to cenote, as a capture on `stream` */
-    std::thread::id thread;
 };
 
 /* Functions of another library that hear of each block: names (plugins/torch/names). They run while the block is the caller's, under no lock, and
@@ -210,7 +199,6 @@ private:
     void change_pool(DeviceIndex device, MempoolId_t id, unsigned flag, bool on);
     bool lends(DeviceIndex device, MempoolId_t id);
     void remember(const Released &gone);
-    bool is_captured(DeviceIndex device) const;
     void declare_streams(DeviceIndex device);
     void give_back(DeviceIndex device, uint64_t idle);
     void empty_pool(DeviceIndex device, MempoolId_t id);
@@ -221,7 +209,6 @@ private:
     cenote_group *group_in_use(DeviceIndex device, MempoolId_t id);
     cenote_group *route(DeviceIndex device, cudaStream_t stream);
     bool delete_live(void *block);
-    std::vector<Route>::iterator find_route(DeviceIndex device, MempoolId_t id);
     void *take_directly(size_t bytes);
     bool give_directly(void *block);
     std::shared_ptr<void> find_received(const std::string &name);
@@ -235,14 +222,12 @@ private:
     Lock direct_lock_;
     std::unordered_set<void *> direct_; /* blocks from cudaMalloc, allocated while the adapter was switched off */
     std::atomic<bool> has_direct_{false}; /* stays true from the first of them on */
-    std::atomic<bool> has_routes_{false};
     Lock pools_lock_;
     std::map<std::pair<DeviceIndex, MempoolId_t>, PrivatePool> private_;
     std::deque<Released> released_;              /* the last RELEASED_MAX */
     std::map<DeviceIndex, uint64_t> refused_;    /* idle bytes of released pools that a trim could not give back yet */
     std::unordered_map<cenote_group *, MempoolId_t> id_of_group_;
-    std::vector<Route> routes_;
-    std::vector<Route> open_captures_; /* captures that were still open when their route ended */
+    Routes routes_{pools_lock_};
     History history_;
     Lock observers_lock_;
     std::vector<OutOfMemoryObserver> observers_;
