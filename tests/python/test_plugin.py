@@ -3,6 +3,7 @@ have a message."""
 import importlib.util
 import os
 import pathlib
+import re
 import shlex
 import shutil
 import stat
@@ -99,7 +100,7 @@ def test_switched_off_nothing_waits(python):
 
 
 @pytest.mark.parametrize("value, is_on", [("1", True), ("yes", True), ("True", True), ("ON", True), ("on ", True), ("0", False), ("No", False),
-                                         ("false", False), ("Off", False), ("", False)])
+                                         ("false", False), ("Off", False), ("", False), ("fallback", True)])
 def test_a_value_as_people_type_it(value, is_on):
     assert hook.is_on(value) == is_on
 
@@ -498,13 +499,18 @@ print(torch.cuda.mem_get_info()[0] > left)
 torch.cuda.set_per_process_memory_fraction(0.25)
 try:
     torch.empty(1200 << 20, dtype=torch.uint8, device="cuda")
-except RuntimeError as error:
+except torch.OutOfMemoryError as error:
     print("CUDA out of memory" in str(error))
 print(torch.empty(100 << 20, dtype=torch.uint8, device="cuda").device)
 """
-        done = gpu(code, CENOTE="on", CXX="/nonexistent/c++", XDG_CACHE_HOME=str(tmp_path / "none"))
+        variables = {"CXX": "/nonexistent/c++", "XDG_CACHE_HOME": str(tmp_path / "none")}
+        done = gpu(code, CENOTE="fallback", **variables)
         assert done.stdout == "pluggable there is no C++ compiler: CXX=/nonexistent/c++ does not run cuda:0\nTrue\nTrue\ncuda:0\n"
         assert "no adapter for torch" in done.stderr and said(done.stderr).count("cenote:") == 2
+        for code, value in ("import torch", "on"), ("import cenote; cenote.install()", "off"):
+            done = gpu(code, status=1, CENOTE=value, **variables)
+            assert re.fullmatch(r"RuntimeError: cenote.install: no adapter for torch \S+ could be made: there is no C.. compiler: CXX=/nonexistent/c.. "
+                                "does not run; CENOTE=fallback accepts .*", done.stderr.splitlines()[-1])
 
 
 # --- processes that a program starts

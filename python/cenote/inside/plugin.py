@@ -1,7 +1,8 @@
 """cenote as PyTorch's allocator in this process.
 
-`install` installs the adapter, compiled for this torch (native/adapter.py). If it cannot be compiled, libcenote is installed through PyTorch's
-CUDAPluggableAllocator, which can do less. `status` says which of them is active. cenote stays installed: PyTorch cannot change an allocator in use.
+`install` installs the adapter, compiled for this torch (native/adapter.py). If there is none, it raises, or with CENOTE=fallback it installs libcenote
+through PyTorch's CUDAPluggableAllocator, which can do less (fallback.py). `status` says which of them is active. cenote stays installed: PyTorch
+cannot change an allocator in use.
 """
 import atexit
 import ctypes
@@ -11,7 +12,8 @@ from types import ModuleType
 from typing import Any, NamedTuple, Optional
 
 from cenote import places
-from cenote.inside import first_use, moment
+from cenote.base import switch
+from cenote.inside import fallback, first_use, moment
 from cenote.labels import hooks, step_counter
 from cenote.launch import environment
 from cenote.native import adapter, bindings
@@ -26,14 +28,8 @@ UNNECESSARY = ("expandable_segments", "expandable_segments_reserve", "expandable
                "graph_capture_record_stream_reuse", "large_segment_size_mb", "max_non_split_rounding_mb", "max_split_size_mb",
                "release_lock_on_cudamalloc", "release_lock_on_hipmalloc", "roundup_power2_divisions")
 
-FALLBACK = """cenote: no adapter for torch {version} could be made: {why}.
-cenote: it is PyTorch's allocator all the same, through CUDAPluggableAllocator: allocation, record_stream, empty_cache and
-set_per_process_memory_fraction work; memory_stats and functions that use it, snapshots, graphs and pools do not, and running out of memory is
-a RuntimeError."""
-
-
-HOOKS = {"set_record_stream_fn": "cenote_pluggable_use", "set_reset_fn": "cenote_pluggable_reset",
-         "set_memory_fraction_fn": "cenote_pluggable_fraction"}  # of CUDAPluggableAllocator
+STRICT = """cenote.install: no adapter for torch {version} could be made: {why}; CENOTE=fallback accepts an allocator that can do less, CENOTE=off \
+leaves PyTorch its own"""
 
 
 class Status(NamedTuple):
@@ -67,18 +63,20 @@ def install() -> None:
     ctypes.CDLL(places.library(), ctypes.RTLD_GLOBAL)  # the adapter finds it by its soname
     made = adapter_for(torch)
     if isinstance(made, str):
+        _note = made
         _library = fall_back(torch, made)
-        _adapter, _note = places.pluggable_library(), made
+        _adapter = places.pluggable_library()
         bindings.stands_in()
     else:
         hook_up(made[1])
         _adapter, _library = made
-    os.environ[environment.CENOTE] = "on"
+    if not environment.is_on(environment.CENOTE, os.environ):
+        os.environ[environment.CENOTE] = "on"
     begin_features(torch, _library)
 
 
 def adapter_for(torch: ModuleType) -> "tuple[str, ctypes.CDLL] | str":
-    """The path of the adapter, and the adapter; or why there is none. Whatever stands in its way, memory can be cenote's without it."""
+    """The path of the adapter, and the adapter; or why there is none."""
     try:
         return adapter.loaded(adapter.describe(torch), say)
     except NotMade as why:
@@ -167,22 +165,11 @@ def retire(stream: Any) -> None:
 
 
 def fall_back(torch: ModuleType, why: str) -> ctypes.CDLL:
-    """Installs cenote without the adapter."""
-    path = places.pluggable_library()
-    library = ctypes.CDLL(path)
-
-    def address(name: str) -> int:
-        return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
-    if torch.cuda.is_initialized():
-        raise RuntimeError("cenote.install: PyTorch has used a GPU already: install cenote before the first tensor on one")
-    allocator = torch.cuda.memory.CUDAPluggableAllocator(path, "cenote_pluggable_alloc", "cenote_pluggable_free")
-    inside = allocator.allocator()
-    for name, function in HOOKS.items():
-        if hasattr(inside, name):
-            getattr(inside, name)(address(function))
-    torch.cuda.memory.change_current_allocator(allocator)
-    say(FALLBACK.format(version=torch.__version__, why=why))
-    features.is_whole("fallback")
+    """Installs cenote without the adapter, if the user accepts that."""
+    if not switch.accepts_fallback(os.environ.get(environment.CENOTE, "")):
+        raise RuntimeError(STRICT.format(version=torch.__version__, why=why))
+    library = fallback.begin(torch)
+    say(fallback.line(torch, library, why))
     return library
 
 
