@@ -465,6 +465,14 @@ print(torch.empty(1, device="cuda").device, cenote.status().allocator)
         assert done.stderr == ("cenote: expandable_segments, max_split_size_mb in PYTORCH_CUDA_ALLOC_CONF: not needed here, without effect, and can "
                                "be left out\n")
 
+    def test_settings_that_are_not_served_say_what_that_costs(self, gpu):
+        done = gpu(TELL, CENOTE="on", PYTORCH_ALLOC_CONF="graph_capture_record_stream_reuse:True,throw_on_cudamalloc_oom:True")
+        assert done.stdout == CENOTE_IS_THERE and [line.partition(" in ")[0] for line in done.stderr.splitlines()] == [
+            "cenote: graph_capture_record_stream_reuse", "cenote: throw_on_cudamalloc_oom"]
+        assert "may hold more memory" in done.stderr
+        done = gpu(TELL, CENOTE="on", PYTORCH_ALLOC_CONF="graph_capture_record_stream_reuse:False,throw_on_cudamalloc_oom:False")
+        assert done.stderr == ""
+
     @pytest.mark.parametrize("settings", ["nonsense:1", "max_split_size_mb:much", "expandable_segments:yes", "per_process_memory_fraction:1.5"])
     def test_a_bad_setting_is_refused_as_pytorch_does(self, gpu, settings):
         done = gpu(TELL, status=1, CENOTE="on", PYTORCH_CUDA_ALLOC_CONF=settings)

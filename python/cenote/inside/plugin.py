@@ -25,8 +25,12 @@ ROOM = 1000  # bytes for a message of the adapter's
 
 # Settings of PyTorch's own allocator that have no effect on cenote.
 UNNECESSARY = ("expandable_segments", "expandable_segments_reserve", "expandable_segments_reserve_by_class",
-               "graph_capture_record_stream_reuse", "large_segment_size_mb", "max_non_split_rounding_mb", "max_split_size_mb",
-               "release_lock_on_cudamalloc", "release_lock_on_hipmalloc", "roundup_power2_divisions")
+               "large_segment_size_mb", "max_non_split_rounding_mb", "max_split_size_mb", "release_lock_on_cudamalloc",
+               "release_lock_on_hipmalloc", "roundup_power2_divisions")
+
+# And those that would do something, which cenote does not do.
+UNSERVED = {"graph_capture_record_stream_reuse": "a graph of several streams may hold more memory",
+            "throw_on_cudamalloc_oom": "what passes the limit is refused after what is free was given back, not before"}
 
 STRICT = """cenote.install: no adapter for torch {version} could be made: {why}; CENOTE=fallback accepts an allocator that can do less, CENOTE=off \
 leaves PyTorch its own"""
@@ -178,7 +182,7 @@ def check_settings(torch: ModuleType) -> None:
     settings = {}
     for name in reversed(environment.ALLOCATOR_VARIABLES):
         settings.update({key: name for key, value in environment.split_settings(os.environ.get(name, ""))
-                         if (key, value) != ("expandable_segments", "False")})  # that one asks for memory that is no pages
+                         if value != "False"})  # expandable_segments:False asks for memory that is no pages; no other asks for anything then
     backend = torch.cuda.get_allocator_backend()
     if backend != "native":
         where = settings.get("backend", "its settings")
@@ -186,6 +190,9 @@ def check_settings(torch: ModuleType) -> None:
     needless = [key for key in settings if key in UNNECESSARY]
     if needless:
         say(f"cenote: {', '.join(needless)} in {settings[needless[0]]}: not needed here, without effect, and can be left out")
+    for key, cost in UNSERVED.items():
+        if key in settings:
+            say(f"cenote: {key} in {settings[key]}: has no effect here: {cost}")
 
 
 def status() -> Status:
