@@ -40,14 +40,13 @@ using HandleOf = cenote_stream (*)(const Stream *);
 
 #define ERROR_ROOM 1024 /* our choice: bytes for PyTorch's object, which has 144 in PyTorch 2.15 */
 
-/* A function of a library that is in the process; NULL: it has none of that name. */
-template <class Function> Function named(const char *library, const char *name)
+void *find_named(const char *library, const char *name)
 {
     void *there = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
     void *found = there ? dlsym(there, name) : nullptr;
     if (there)
         dlclose(there);
-    return reinterpret_cast<Function>(found);
+    return found;
 }
 
 static Construct constructor_of_errors()

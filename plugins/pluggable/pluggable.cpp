@@ -10,6 +10,8 @@
 
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
+#include <string>
 
 #define DEVICES_MAX 64
 
@@ -23,9 +25,29 @@ static void check(int error)
         fail(error);
 }
 
+static bool all_reach_each_other(int devices)
+{
+    auto can_reach = named<int (*)(int *, int, int)>("libcuda.so.1", "cuDeviceCanAccessPeer");
+    int can = 1;
+    for (int one = 0; one < devices && can_reach; one++)
+        for (int other = 0; other < devices; other++)
+            if (one != other && !can_reach(&can, one, other) && !can)
+                return false;
+    return true;
+}
+
+/* PyTorch copies between all devices by a call that refuses pages where they cannot reach each other. */
+static void take_what_can_be_copied(int devices)
+{
+    const char *conf = getenv("CENOTE_CONF");
+    std::string given = conf ? conf : "";
+    if (given.find("provider:") == std::string::npos && !all_reach_each_other(devices))
+        setenv("CENOTE_CONF", (given + (given.empty() ? "" : ",") + "provider:plain").c_str(), 1);
+}
+
 /*
  * PyTorch tells its allocator when devices are to reach each other's memory, and has no hook for that. So two devices that the program uses are told
- * of each other at once. Where the machine does not let them, copies between them are refused.
+ * of each other at once.
  */
 static void introduce(int device, cenote_pool *pool)
 {
@@ -51,6 +73,7 @@ ENTRY void cenote_pluggable_init(int devices)
 {
     cenote_pool *pool = nullptr;
     note_use();
+    take_what_can_be_copied(devices);
     for (int device = 0; device < devices; device++) {
         check(cenote_pool_default(device, &pool));
         cenote_pool_set_user(pool, "PyTorch");

@@ -19,8 +19,14 @@ cenote_pool *pool_of(int device);
 cenote_group *group_of(int device, cenote_stream stream);
 void end_lost_captures();
 
-/* named.cpp. `fail` throws the error as PyTorch's: torch.OutOfMemoryError, if memory ran out. */
+/* named.cpp. `fail` throws the error as PyTorch's: torch.OutOfMemoryError, if memory ran out. `named`: a function of a library that is in the
+   process; NULL: it has none of that name. */
 [[noreturn]] void fail(int error);
+void *find_named(const char *library, const char *name);
+template <class Function> Function named(const char *library, const char *name)
+{
+    return reinterpret_cast<Function>(find_named(library, name));
+}
 cenote_stream current_stream(int device);
 
 } // namespace cenote_torch

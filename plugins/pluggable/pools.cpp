@@ -9,7 +9,6 @@
  */
 #include "pluggable.h"
 
-#include <dlfcn.h>
 #include <map>
 #include <stdexcept>
 #include <string>
@@ -29,8 +28,7 @@ static auto &routes = *new Routes(pools_lock);
 /* The driver itself: this library has no CUDA runtime. */
 bool is_capturing(cenote_stream stream)
 {
-    using Function = int (*)(cenote_stream, int *);
-    static const auto ask = reinterpret_cast<Function>(dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "cuStreamIsCapturing"));
+    static const auto ask = named<int (*)(cenote_stream, int *)>("libcuda.so.1", "cuStreamIsCapturing");
     int status = 0;
     return ask && !ask(stream, &status) && status;
 }

@@ -517,8 +517,8 @@ print(torch.empty(100 << 20, dtype=torch.uint8, device="cuda").device)
         assert "no adapter for torch" in done.stderr and said(done.stderr).count("cenote:") == 2
         for code, value in ("import torch", "on"), ("import cenote; cenote.install()", "off"):
             done = gpu(code, status=1, CENOTE=value, **variables)
-            assert re.fullmatch(r"RuntimeError: cenote.install: no adapter for torch \S+ could be made: there is no C.. compiler: CXX=/nonexistent/c.. "
-                                "does not run; CENOTE=fallback accepts .*", done.stderr.splitlines()[-1])
+            assert re.fullmatch(r"RuntimeError: cenote.install: no adapter for torch \S+ could be made: there is no C.. compiler: "
+                                "CXX=/nonexistent/c.. does not run; CENOTE=fallback accepts .*", done.stderr.splitlines()[-1])
 
 
 # --- processes that a program starts

@@ -1,4 +1,4 @@
-"""cenote as PyTorch's allocator without the adapter: libcenote_pluggable.so behind torch.cuda.memory.CUDAPluggableAllocator, by all eight hooks that it has.
+"""cenote as PyTorch's allocator without the adapter: libcenote_pluggable.so behind torch.cuda.memory.CUDAPluggableAllocator, by all its eight hooks.
 
 That interface makes no pools: torch.cuda.MemPool, which would raise, is replaced by a class that has what does not need the adapter.
 """
@@ -15,7 +15,7 @@ HOOKS = {"set_init_fn": "init", "set_reset_fn": "reset", "set_memory_fraction_fn
 
 LINE = """cenote: no adapter for torch {version} could be made: {why}.
 cenote: it is PyTorch's allocator all the same, through CUDAPluggableAllocator. {lacks}memory_stats and functions that use it, snapshots, histories,
-tensors sent to other processes, and pools with an allocator of their own do not work."""
+memory in the profiler, PYTORCH_ALLOC_CONF, tensors sent to other processes, and pools with options or begun within a capture do not work."""
 
 
 def begin(torch: ModuleType) -> ctypes.CDLL:
@@ -49,8 +49,8 @@ def pools(torch: ModuleType, library: ctypes.CDLL) -> type:
 
         def __init__(self, allocator: Any = None, use_on_oom: bool = False, no_split: bool = False) -> None:
             if allocator is not None or use_on_oom or no_split:
-                raise RuntimeError("torch.cuda.MemPool with an allocator, use_on_oom or no_split needs the adapter, which cenote has not: see the first "
-                                   "lines of its output, and `cenote doctor`")
+                raise RuntimeError("torch.cuda.MemPool with an allocator, use_on_oom or no_split needs the adapter, which cenote has not: see its first "
+                                   "lines of output, and `cenote doctor`")
             torch.cuda.init()
             self.device = torch.cuda.current_device()
             self.allocator = None

@@ -1,8 +1,8 @@
 """cenote as PyTorch's allocator in this process.
 
-`install` installs the adapter, compiled for this torch (native/adapter.py). If there is none, it raises, or with CENOTE=fallback it installs libcenote
-through PyTorch's CUDAPluggableAllocator, which can do less (fallback.py). `status` says which of them is active. cenote stays installed: PyTorch
-cannot change an allocator in use.
+`install` installs the adapter, compiled for this torch (native/adapter.py). If there is none, it raises, or with CENOTE=fallback it installs
+libcenote through PyTorch's CUDAPluggableAllocator, which can do less (fallback.py). `status` says which of them is active. cenote stays installed:
+PyTorch cannot change an allocator in use.
 """
 import atexit
 import ctypes

@@ -60,6 +60,7 @@ print(library.cenote_torch_lost().decode())
 
 
 def test_what_cenote_needs_may_not_change(next_torch):
-    changed = next_torch((r"void\* raw_alloc\(size_t nbytes\)", "void* raw_alloc(size_t nbytes, int)"), (r"->raw_alloc\(nbytes\)", "->raw_alloc(nbytes, 0)"))
+    changed = next_torch((r"void\* raw_alloc\(size_t nbytes\)", "void* raw_alloc(size_t nbytes, int)"),
+                         (r"->raw_alloc\(nbytes\)", "->raw_alloc(nbytes, 0)"))
     with pytest.raises(adapter.NotMade, match="raw_alloc.*override"):
         adapter.make(changed)

@@ -1,5 +1,7 @@
 """cenote behind torch.cuda.memory.CUDAPluggableAllocator, if no adapter can be compiled: in a process of its own, without a compiler."""
 
+import pytest
+
 import simulated
 
 BEGIN = """
@@ -13,11 +15,11 @@ assert torch.cuda.get_allocator_backend() == "pluggable"
 """
 
 
-def without_a_compiler(code: str, tmp_path) -> str:
+def without_a_compiler(code: str, tmp_path, **more: str) -> str:
     """What the program says on stderr."""
     begin = BEGIN.format(folder=str(simulated.ROOT / "tests/torch"))
     variables = {"CENOTE": "fallback", "CENOTE_BUILD": str(simulated.folder().parent), "CXX": "/nonexistent/c++", "XDG_CACHE_HOME": str(tmp_path)}
-    return simulated.fresh(begin + code, **variables).stderr
+    return simulated.fresh(begin + code, **variables, **more).stderr
 
 
 def test_limits_streams_and_the_cache(tmp_path):
@@ -176,7 +178,9 @@ assert library.cenote_pluggable_base(x.data_ptr() + 4096, size) == x.data_ptr() 
 """, tmp_path)
 
 
-def test_devices_reach_each_others_memory(tmp_path):
+@pytest.mark.parametrize("shape", [simulated.SHAPE, "capacity:1GiB,devices:2,peers:0"])
+def test_copies_between_devices(tmp_path, shape):
+    """Devices that can reach each other's memory, and others."""
     without_a_compiler("""
 x = torch.full((1 << 20,), 3, dtype=torch.uint8).to("cuda:0")
 y = x.to("cuda:1")
@@ -184,4 +188,4 @@ z = torch.empty(64 << 20, dtype=torch.uint8, device="cuda:1").to("cuda:0")
 torch.cuda.synchronize(0)
 torch.cuda.synchronize(1)
 assert y.cpu().eq(3).all()
-""", tmp_path)
+""", tmp_path, shape=shape)
