@@ -2,8 +2,8 @@
  * pools.cpp: PyTorch's memory pools (CUDA graphs, torch.cuda.MemPool) as groups of cenote's, where there is no adapter. Pools of another allocator's
  * memory, statistics of pools and checkpoints are the adapter's (plugins/torch/pools.cpp).
  *
- * A pool has an id and, on each device that uses it, a group with a count of uses: each begin is one, and a MemPool is one as long as it lives. With the last
- * use the group goes; live blocks stay. In a forked child, calls that end something do nothing.
+ * A pool has an id and, on each device that uses it, a group with a count of uses: each begin is one, and a MemPool is one as long as it lives. With
+ * the last use the group goes; live blocks stay. In a forked child, calls that end something do nothing.
  *
  * LOCKING: `pools_lock` guards pools and routes (plugins/torch/routes.h).
  */

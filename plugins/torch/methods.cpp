@@ -1,6 +1,5 @@
 /*
- * methods.cpp: which methods of methods.def this PyTorch does not call as cenote has them: there PyTorch's own defaults answer. Known when the adapter is
- * compiled.
+ * methods.cpp: which methods of methods.def this PyTorch does not call as cenote has them: there PyTorch's own defaults answer. The compiler knows.
  */
 #include "adapter.h"
 
@@ -15,12 +14,14 @@ namespace cenote_torch
 template <class R, class... A> auto in_base(R (Adapter::*)(A...)) -> R (Base::*)(A...);
 template <class R, class... A> auto in_base(R (Adapter::*)(A...) const) -> R (Base::*)(A...) const;
 
+#define OVERRIDES(name)                                                                                                                              \
+    ([]<class B, class M>() { return requires { static_cast<M>(&B::name); }; }).template operator()<Base, decltype(in_base(&Adapter::name))>()
+
 static std::string lost_methods()
 {
     std::string lost;
 #define METHOD(name, since, loss)                                                                                                                    \
-    if (!([]<class B, class M>() { return requires { static_cast<M>(&B::name); }; }.template operator()<Base, decltype(in_base(&Adapter::name))>()) && \
-        TORCH_VERSION_MAJOR * 100 + TORCH_VERSION_MINOR >= 200 + (since))                                                                            \
+    if (!OVERRIDES(name) && TORCH_VERSION_MAJOR * 100 + TORCH_VERSION_MINOR >= 200 + (since))                                                        \
         lost += std::string(lost.empty() ? "" : "; ") + #name ": " loss;
 #include "methods.def"
 #undef METHOD

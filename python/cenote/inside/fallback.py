@@ -49,8 +49,8 @@ def pools(torch: ModuleType, library: ctypes.CDLL) -> type:
 
         def __init__(self, allocator: Any = None, use_on_oom: bool = False, no_split: bool = False) -> None:
             if allocator is not None or use_on_oom or no_split:
-                raise RuntimeError("torch.cuda.MemPool with an allocator, use_on_oom or no_split needs the adapter, which cenote has not: see its first "
-                                   "lines of output, and `cenote doctor`")
+                raise RuntimeError("torch.cuda.MemPool with an allocator, use_on_oom or no_split needs the adapter, which cenote has not: "
+                                   "`cenote doctor` says why")
             torch.cuda.init()
             self.device = torch.cuda.current_device()
             self.allocator = None
