@@ -470,8 +470,7 @@ print(torch.empty(1, device="cuda").device, cenote.status().allocator)
         assert done.stdout == CENOTE_IS_THERE and [line.partition(" in ")[0] for line in done.stderr.splitlines()] == [
             "cenote: graph_capture_record_stream_reuse", "cenote: throw_on_cudamalloc_oom"]
         assert "may hold more memory" in done.stderr
-        done = gpu(TELL, CENOTE="on", PYTORCH_ALLOC_CONF="graph_capture_record_stream_reuse:False,throw_on_cudamalloc_oom:False")
-        assert done.stderr == ""
+        assert gpu(TELL, CENOTE="on", PYTORCH_ALLOC_CONF="graph_capture_record_stream_reuse:False,throw_on_cudamalloc_oom:False").stderr == ""
 
     @pytest.mark.parametrize("settings", ["nonsense:1", "max_split_size_mb:much", "expandable_segments:yes", "per_process_memory_fraction:1.5"])
     def test_a_bad_setting_is_refused_as_pytorch_does(self, gpu, settings):
@@ -511,14 +510,12 @@ except torch.OutOfMemoryError as error:
     print("CUDA out of memory" in str(error))
 print(torch.empty(100 << 20, dtype=torch.uint8, device="cuda").device)
 """
-        variables = {"CXX": "/nonexistent/c++", "XDG_CACHE_HOME": str(tmp_path / "none")}
-        done = gpu(code, CENOTE="fallback", **variables)
+        done = gpu(code, CENOTE="fallback", **(variables := {"CXX": "/nonexistent/c++", "XDG_CACHE_HOME": str(tmp_path / "none")}))
         assert done.stdout == "pluggable there is no C++ compiler: CXX=/nonexistent/c++ does not run cuda:0\nTrue\nTrue\ncuda:0\n"
         assert "no adapter for torch" in done.stderr and said(done.stderr).count("cenote:") == 2
         for code, value in ("import torch", "on"), ("import cenote; cenote.install()", "off"):
             done = gpu(code, status=1, CENOTE=value, **variables)
-            assert re.fullmatch(r"RuntimeError: cenote.install: no adapter for torch \S+ could be made: there is no C.. compiler: "
-                                "CXX=/nonexistent/c.. does not run; CENOTE=fallback accepts .*", done.stderr.splitlines()[-1])
+            assert re.fullmatch(r"RuntimeError: cenote.install: no adapter .*: CXX=\S+ does not run; CENOTE=fallback .*", done.stderr.splitlines()[-1])
 
 
 # --- processes that a program starts
