@@ -11,8 +11,10 @@ foreach(target cenote_sim cenote_sim_all ${names} ${simulated})
 endforeach()
 
 # PyTorch's allocator where no adapter can be compiled. C++, but nothing of torch.
-add_library(cenote_pluggable MODULE plugins/pluggable/pluggable.cpp)
-target_link_libraries(cenote_pluggable PRIVATE cenote_shared cenote_flags)
+add_library(cenote_pluggable MODULE plugins/pluggable/pluggable.cpp plugins/pluggable/pools.cpp plugins/pluggable/named.cpp
+    plugins/torch/lock.cpp plugins/torch/routes.cpp) # the last two name nothing of torch either
+target_include_directories(cenote_pluggable PRIVATE plugins/torch)
+target_link_libraries(cenote_pluggable PRIVATE cenote_shared cenote_flags ${CMAKE_DL_LIBS})
 target_compile_features(cenote_pluggable PRIVATE cxx_std_17)
 set_target_properties(cenote_pluggable PROPERTIES CXX_VISIBILITY_PRESET hidden BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN")
 add_custom_target(cenote_python DEPENDS cenote_shared cenote_pluggable ${simulation})
@@ -38,7 +40,7 @@ install(FILES traces/torch/lstm.csv.gz traces/torch/resnet50_amp.csv.gz DESTINAT
 add_dependencies(cenote_python cenote_preload)
 install(TARGETS cenote_pluggable cenote_preload DESTINATION cenote/lib ${package_options})
 install(DIRECTORY plugins/torch/ DESTINATION cenote/plugins/torch ${package_options} FILES_MATCHING PATTERN *.h PATTERN *.cpp
-    PATTERN adapter.so) # compiled ahead: tools/wheel/build.py
+    PATTERN *.def PATTERN adapter.so) # compiled ahead: tools/wheel/build.py
 install(FILES python/cenote.pth python/cenote.start python/cenote_start.py DESTINATION . ${package_options})
 install(DIRECTORY include/cenote DESTINATION cenote/include ${package_options} FILES_MATCHING PATTERN *.h PATTERN *.hpp PATTERN *.def)
 

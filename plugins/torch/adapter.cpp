@@ -89,7 +89,7 @@ void *Adapter::take_unrecorded(DeviceIndex device, size_t bytes, cudaStream_t st
 {
     void *block = nullptr;
     cenote_pool *from = pool(device);
-    cenote_group *group = C10_UNLIKELY(has_routes_.load(std::memory_order_relaxed)) ? route(device, stream) : nullptr;
+    cenote_group *group = C10_UNLIKELY(routes_.any()) ? route(device, stream) : nullptr;
     int error = C10_UNLIKELY(group != nullptr) ? cenote_group_alloc(group, bytes, 1, stream, &block) : cenote_alloc(from, bytes, stream, &block);
     if (C10_UNLIKELY(error))
         fail(error, device, bytes);
@@ -123,6 +123,13 @@ bool Adapter::give_directly(void *block)
 
 /* --- the calls of PyTorch */
 
+/* What the base class would call: it calls neither, because its methods that do are overridden. */
+Adapter::Adapter()
+    : Base([this](size_t bytes, int, cudaStream_t stream) { return raw_alloc_with_stream(bytes, stream); },
+           [this](void *block, size_t, int, cudaStream_t) { raw_delete(block); })
+{
+}
+
 c10::DataPtr Adapter::allocate(size_t bytes)
 {
     DeviceIndex device = device_now();
@@ -155,11 +162,6 @@ c10::DataPtr Adapter::owner_of(void *block, DeviceIndex device) const
 c10::DeleterFnPtr Adapter::raw_deleter() const
 {
     return &delete_block;
-}
-
-void Adapter::copy_data(void *to, const void *from, size_t bytes) const
-{
-    C10_CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice));
 }
 
 void *Adapter::raw_alloc(size_t bytes)
@@ -394,7 +396,7 @@ void Adapter::forked()
     if (!is_child())
         return;
     has_direct_ = false;
-    has_routes_ = false;
+    routes_.forget();
 }
 
 Adapter *adapter()

@@ -15,9 +15,11 @@
 
 #include <history.h> /* beside this file */
 #include <lock.h>
+#include <routes.h>
 
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <torch/csrc/cuda/CUDAPluggableAllocator.h>
 #include <cenote/cenote.h>
 #include <cenote/report.h>
 
@@ -25,8 +27,6 @@
 #include <atomic>
 #include <deque>
 #include <map>
-#include <thread>
-#include <type_traits>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -45,37 +45,6 @@ void say_not_expandable();
 void put_pool_level(DeviceStats &stats, MempoolId_t id, const cenote_level &level);
 std::vector<cenote_piece> pieces_of(cenote_pool *pool, cenote_group *group);
 void fit_trace(std::vector<TraceEntry> &trace, const std::vector<SegmentInfo> &segments, DeviceIndex device, size_t page);
-
-/* Methods that not every supported torch has: each is an override only where CUDAAllocator declares it. attachOomRejectionObserver does nothing:
- * cenote never rejects an allocation without trying it. */
-template <class Base, class = void> class Younger : public Base {};
-
-template <class Base> class Younger<Base, std::void_t<decltype(&Base::attachOomRejectionObserver)>> : public Base {
-public:
-    void attachOomRejectionObserver(std::function<void(int64_t, size_t, size_t, size_t)>) override {}
-};
-
-template <class Base, class = void> class Annotated : public Base {
-public:
-    virtual std::shared_ptr<c10::GatheredContext> getContextForPointer(const void *) = 0;
-    virtual bool supportsUserMetadata() = 0;
-    virtual void annotateMemory(const void *block, const std::string &text) = 0;
-};
-
-template <class Base>
-class Annotated<Base, std::void_t<decltype(&Base::getContextForPointer), decltype(&Base::supportsUserMetadata),
-                                  decltype(&Base::annotateMemory)>> : public Base {};
-
-template <class Base, class = void> class Placing : public Base {
-public:
-    virtual c10::DataPtr allocate_at(size_t bytes, void *address) = 0;
-};
-
-template <class Base> class Placing<Base, std::void_t<decltype(&Base::allocateWithAddress)>> : public Base {
-public:
-    virtual c10::DataPtr allocate_at(size_t bytes, void *address) = 0;
-    c10::DataPtr allocateWithAddress(size_t bytes, void *address) override { return allocate_at(bytes, address); }
-};
 
 /* Owns a block that was just allocated: frees it if an exception leaves the scope before keep(). */
 class Taken {
@@ -111,17 +80,6 @@ struct Released {
     uint64_t held, idle; /* bytes held when it was released; bytes of those outside live blocks */
 };
 
-struct Route {
-    DeviceIndex device;
-    MempoolId_t id;
-    std::function<bool(cudaStream_t)> filter;
-    cenote_group *group;
-    bool has_segments;   /* the memory of the group does not come as pages */
-    cudaStream_t stream; /* the current stream when the route began */
-    bool announced;      /* to cenote, as a capture on `stream` */
-    std::thread::id thread;
-};
-
 /* Functions of another library that hear of each block: names (plugins/torch/names). They run while the block is the caller's, under no lock, and
  * `taken` may take Python's. They never go, once they are there. */
 struct Watchers {
@@ -129,18 +87,26 @@ struct Watchers {
     void (*freeing)(const void *block);
 };
 
-class Adapter final : public Placing<Annotated<Younger<CUDAAllocator>>> {
+/*
+ * It derives from PyTorch's CUDAPluggableAllocator, which PyTorch has to keep whole: a method that a later PyTorch adds has a default there. An
+ * `override` marks what cenote needs: if PyTorch calls that otherwise, the compiler refuses. The other methods of the interface are rows of
+ * methods.def: one that PyTorch has dropped or changed is lost, and said.
+ */
+using Base = torch::cuda::CUDAPluggableAllocator::CUDAPluggableAllocator;
+
+class Adapter final : public Base {
 public:
+    Adapter();
+
     /* allocation */
     c10::DataPtr allocate(size_t bytes) override;
     c10::DeleterFnPtr raw_deleter() const override;
-    void copy_data(void *to, const void *from, size_t bytes) const override;
     void *raw_alloc(size_t bytes) override;
     void *raw_alloc_with_stream(size_t bytes, cudaStream_t stream) override;
     void raw_delete(void *block) override;
     void recordStream(const c10::DataPtr &block, c10::cuda::CUDAStream stream) override;
-    void enable(bool value) override { enabled_ = value; }
-    bool isEnabled() const override { return enabled_; }
+    void enable(bool value) { enabled_ = value; }
+    bool isEnabled() const { return enabled_; }
 
     void forked();
     void watch(const Watchers &watchers);
@@ -148,11 +114,11 @@ public:
     /* devices */
     void init(int device_count) override;
     bool initialized() override { return !pools_.empty(); }
-    double getMemoryFraction(DeviceIndex device) override;
+    double getMemoryFraction(DeviceIndex device);
     void setMemoryFraction(double fraction, DeviceIndex device) override;
     void emptyCache(MempoolId_t id) override;
-    void cacheInfo(DeviceIndex device, size_t *largest) override;
-    std::pair<size_t, size_t> getMemoryInfo(DeviceIndex device); /* an override where torch has it */
+    void cacheInfo(DeviceIndex device, size_t *largest);
+    std::pair<size_t, size_t> getMemoryInfo(DeviceIndex device);
     void *getBaseAllocation(void *block, size_t *size) override;
     void enablePeerAccess(DeviceIndex device, DeviceIndex peer) override;
     cudaError_t memcpyAsync(void *to, int to_device, const void *from, int from_device, size_t bytes, cudaStream_t stream,
@@ -160,53 +126,54 @@ public:
     std::string name() override { return "cenote"; }
 
     /* pools, graphs and checkpoints */
-    void createOrIncrefPool(DeviceIndex device, MempoolId_t id, std::shared_ptr<CUDAAllocator> allocator) override;
+    void createOrIncrefPool(DeviceIndex device, MempoolId_t id, std::shared_ptr<CUDAAllocator> allocator);
     void beginAllocateToPool(DeviceIndex device, MempoolId_t id, std::function<bool(cudaStream_t)> filter) override;
     void endAllocateToPool(DeviceIndex device, MempoolId_t id) override;
     void releasePool(DeviceIndex device, MempoolId_t id) override;
-    int getPoolUseCount(DeviceIndex device, MempoolId_t id) override;
-    void setUseOnOOM(DeviceIndex device, MempoolId_t id, bool on) override { change_pool(device, id, CENOTE_GROUP_LEND, on); }
-    void setNoSplit(DeviceIndex device, MempoolId_t id) override;
-    std::shared_ptr<AllocatorState> getCheckpointState(DeviceIndex device, MempoolId_t id) override;
-    CheckpointDelta setCheckpointPoolState(DeviceIndex device, std::shared_ptr<AllocatorState> recorded) override;
-    bool checkPoolLiveAllocations(DeviceIndex device, MempoolId_t id, const std::unordered_set<void *> &expected) override;
-    c10::DataPtr allocate_at(size_t bytes, void *address) override;
+    int getPoolUseCount(DeviceIndex device, MempoolId_t id);
+    void setUseOnOOM(DeviceIndex device, MempoolId_t id, bool on) { change_pool(device, id, CENOTE_GROUP_LEND, on); }
+    void setNoSplit(DeviceIndex device, MempoolId_t id);
+    std::shared_ptr<AllocatorState> getCheckpointState(DeviceIndex device, MempoolId_t id);
+    CheckpointDelta setCheckpointPoolState(DeviceIndex device, std::shared_ptr<AllocatorState> recorded);
+    bool checkPoolLiveAllocations(DeviceIndex device, MempoolId_t id, const std::unordered_set<void *> &expected);
+    c10::DataPtr allocateWithAddress(size_t bytes, void *address);
     MempoolId_t pool_of(cenote_group *group);
     cenote_group *group_of(DeviceIndex device, MempoolId_t id);
 
     /* statistics */
-    DeviceStats getDeviceStats(DeviceIndex device) override;
-    void resetAccumulatedStats(DeviceIndex device) override { cenote_pool_reset_totals(pool(device)); }
-    void resetPeakStats(DeviceIndex device) override;
-    void attachOutOfMemoryObserver(OutOfMemoryObserver observer) override;
-    std::vector<StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex) override { return {}; }
+    DeviceStats getDeviceStats(DeviceIndex device);
+    void resetAccumulatedStats(DeviceIndex device) { cenote_pool_reset_totals(pool(device)); }
+    void resetPeakStats(DeviceIndex device);
+    void attachOutOfMemoryObserver(OutOfMemoryObserver observer);
+    void attachOomRejectionObserver(std::function<void(int64_t, size_t, size_t, size_t)>) {} /* cenote tries before it refuses */
+    std::vector<StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex) { return {}; }
 
     /* history and snapshots */
-    SnapshotInfo snapshot(MempoolId_t id, bool include_traces) override;
+    SnapshotInfo snapshot(MempoolId_t id, bool include_traces);
     void recordHistory(bool enabled, CreateContextFn gather, size_t most, RecordContext when, bool clear,
-                       const std::vector<std::string> &skip) override
+                       const std::vector<std::string> &skip)
     {
         history_.record(enabled, gather, most, when, clear, skip);
         add_spans_to_history();
     }
-    bool isHistoryEnabled() override { return history_.is_enabled(); }
-    std::shared_ptr<c10::GatheredContext> getContextForPointer(const void *block) override;
-    void recordAnnotation(const std::vector<std::pair<std::string, std::string>> &text) override;
-    void pushCompileContext(std::string &text) override { push_compile_context(text); }
-    void popCompileContext() override { pop_compile_context(); }
-    bool supportsUserMetadata() override { return true; }
-    void setUserMetadata(const std::string &text) override { set_user_metadata(text); }
-    std::string getUserMetadata() override { return user_metadata(); }
-    void annotateMemory(const void *block, const std::string &text) override;
-    void attachAllocatorTraceTracker(AllocatorTraceTracker tracker) override
+    bool isHistoryEnabled() { return history_.is_enabled(); }
+    std::shared_ptr<c10::GatheredContext> getContextForPointer(const void *block);
+    void recordAnnotation(const std::vector<std::pair<std::string, std::string>> &text);
+    void pushCompileContext(std::string &text) { push_compile_context(text); }
+    void popCompileContext() { pop_compile_context(); }
+    bool supportsUserMetadata() { return true; }
+    void setUserMetadata(const std::string &text) { set_user_metadata(text); }
+    std::string getUserMetadata() { return user_metadata(); }
+    void annotateMemory(const void *block, const std::string &text);
+    void attachAllocatorTraceTracker(AllocatorTraceTracker tracker)
     {
         history_.track(std::move(tracker));
         add_spans_to_history();
     }
 
     /* sharing.cpp: memory of one process in another */
-    ShareableHandle shareIpcHandle(void *block) override;
-    std::shared_ptr<void> getIpcDevPtr(std::string handle) override;
+    ShareableHandle shareIpcHandle(void *block);
+    std::shared_ptr<void> getIpcDevPtr(std::string handle);
 
     /* synced.cpp: the program waits for a device as a whole, or is about to end a stream */
     std::vector<uint64_t> begin_sync() const;
@@ -232,7 +199,6 @@ private:
     void change_pool(DeviceIndex device, MempoolId_t id, unsigned flag, bool on);
     bool lends(DeviceIndex device, MempoolId_t id);
     void remember(const Released &gone);
-    bool is_captured(DeviceIndex device) const;
     void declare_streams(DeviceIndex device);
     void give_back(DeviceIndex device, uint64_t idle);
     void empty_pool(DeviceIndex device, MempoolId_t id);
@@ -243,7 +209,6 @@ private:
     cenote_group *group_in_use(DeviceIndex device, MempoolId_t id);
     cenote_group *route(DeviceIndex device, cudaStream_t stream);
     bool delete_live(void *block);
-    std::vector<Route>::iterator find_route(DeviceIndex device, MempoolId_t id);
     void *take_directly(size_t bytes);
     bool give_directly(void *block);
     std::shared_ptr<void> find_received(const std::string &name);
@@ -257,14 +222,12 @@ private:
     Lock direct_lock_;
     std::unordered_set<void *> direct_; /* blocks from cudaMalloc, allocated while the adapter was switched off */
     std::atomic<bool> has_direct_{false}; /* stays true from the first of them on */
-    std::atomic<bool> has_routes_{false};
     Lock pools_lock_;
     std::map<std::pair<DeviceIndex, MempoolId_t>, PrivatePool> private_;
     std::deque<Released> released_;              /* the last RELEASED_MAX */
     std::map<DeviceIndex, uint64_t> refused_;    /* idle bytes of released pools that a trim could not give back yet */
     std::unordered_map<cenote_group *, MempoolId_t> id_of_group_;
-    std::vector<Route> routes_;
-    std::vector<Route> open_captures_; /* captures that were still open when their route ended */
+    Routes routes_{pools_lock_};
     History history_;
     Lock observers_lock_;
     std::vector<OutOfMemoryObserver> observers_;

@@ -14,6 +14,9 @@
  */
 extern "C" __attribute__((visibility("default"))) int cenote_torch_install(char *why, size_t room);
 
+/* Methods of the allocator that this PyTorch calls otherwise than cenote has them, each with what the program loses; empty if there are none. */
+extern "C" __attribute__((visibility("default"))) const char *cenote_torch_lost(void);
+
 /* Does the same for pinned host memory, at any time. `library` is the path of libcenote_host.so. */
 extern "C" __attribute__((visibility("default"))) int cenote_torch_install_host(const char *library, char *why, size_t room);
 

@@ -8,11 +8,10 @@
  */
 #include "lock.h"
 
-#include <c10/util/Exception.h>
-
 #include <atomic>
 #include <new>
 #include <pthread.h>
+#include <stdexcept>
 
 namespace cenote_torch
 {
@@ -38,7 +37,8 @@ Lock::Lock() : next_(all_locks.load())
 
 void Lock::lock()
 {
-    TORCH_CHECK(!is_child(), "this process was forked from one that uses a GPU, and cannot use its memory. Start workers with spawn");
+    if (is_child())
+        throw std::runtime_error("this process was forked from one that uses a GPU, and cannot use its memory. Start workers with spawn");
     mutex_.lock();
 }
 

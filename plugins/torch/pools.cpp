@@ -1,16 +1,14 @@
 /*
  * pools.cpp: PyTorch's memory pools (torch.cuda.MemPool, CUDA graphs) as groups of cenote's, and the pool of each allocation.
  *
- * A pool has an id and, on each device that uses it, a group with a count of uses. A route sends allocations of a device to a pool if its
- * filter accepts the stream; of several such routes the latest one counts. A capture is announced to cenote when its route begins. The adapter
- * knows it by its filter: that of a capture rejects the stream until the capture has begun, that of torch.cuda.use_mem_pool accepts it at once.
+ * A pool has an id and, on each device that uses it, a group with a count of uses. Which of them an allocation goes to is in routes.h.
  *
  *     createOrIncrefPool, beginAllocateToPool                    releasePool, as often
  *   --------------------------------------------> group in use ------------------------> destroyed; live blocks stay
  *
  * In a forked child, calls that end something (CUDA graphs and pools of the parent are destroyed) do nothing; calls that begin something throw.
  *
- * LOCKING: `pools_lock_` guards pools and routes. Filters run under it: they ask the driver about a stream, and nothing else.
+ * LOCKING: `pools_lock_` guards pools and routes.
  */
 #include "adapter.h"
 
@@ -277,13 +275,6 @@ cenote_group *Adapter::group_of(DeviceIndex device, MempoolId_t id)
     return found == private_.end() ? nullptr : found->second.group;
 }
 
-/* LOCKING: pools_lock_. */
-bool Adapter::is_captured(DeviceIndex device) const
-{
-    auto is_open = [&](const Route &each) { return each.device == device && each.announced; };
-    return std::any_of(routes_.begin(), routes_.end(), is_open) || std::any_of(open_captures_.begin(), open_captures_.end(), is_open);
-}
-
 /* Gives `idle` bytes of free pages back to the driver. If it cannot, or a capture is open, the rest goes when a figure of the device is read. */
 void Adapter::give_back(DeviceIndex device, uint64_t idle)
 {
@@ -297,7 +288,7 @@ void Adapter::give_back(DeviceIndex device, uint64_t idle)
     if (error)
         TORCH_WARN(cenote_message()); /* do not throw: a destructor of the pool is running */
     Hold hold(pools_lock_);
-    if ((error || is_captured(device)) && !cenote_pool_stats(pool(device), &stats) && stats.reserved.current > target)
+    if ((error || routes_.is_captured_held(device)) && !cenote_pool_stats(pool(device), &stats) && stats.reserved.current > target)
         refused_[device] += std::min(idle, stats.reserved.current - target);
 }
 
@@ -321,7 +312,7 @@ void Adapter::empty_refused(DeviceIndex device)
     {
         Hold hold(pools_lock_);
         auto refused = refused_.find(device);
-        if (refused == refused_.end() || is_captured(device))
+        if (refused == refused_.end() || routes_.is_captured_held(device))
             return;
         idle = refused->second;
         refused_.erase(refused);
@@ -356,82 +347,47 @@ void Adapter::resetPeakStats(DeviceIndex device)
 
 /* --- routes */
 
-/* A capture that has failed counts as open until it is ended. */
-static bool is_capturing(cudaStream_t stream)
+bool is_capturing(cudaStream_t stream)
 {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     return cudaStreamIsCapturing(stream, &status) == cudaSuccess && status != cudaStreamCaptureStatusNone;
-}
-
-/* LOCKING: pools_lock_. */
-std::vector<Route>::iterator Adapter::find_route(DeviceIndex device, MempoolId_t id)
-{
-    return std::find_if(routes_.begin(), routes_.end(), [&](const Route &each) { return each.device == device && each.id == id; });
 }
 
 /* The group that an allocation on this stream goes to, or NULL. */
 cenote_group *Adapter::route(DeviceIndex device, cudaStream_t stream)
 {
     Hold hold(pools_lock_);
-    for (auto r = routes_.rbegin(); r != routes_.rend(); ++r)
-        if (r->device == device && r->filter(stream)) {
-            if (Call *call = Call::current()) {
-                call->pool = r->id;
-                call->takes_segments = r->has_segments;
-            }
-            return r->group;
-        }
-    return nullptr;
+    const Route *r = routes_.of_held(device, stream);
+    Call *call = r ? Call::current() : nullptr;
+    if (call) {
+        call->pool = r->id;
+        call->takes_segments = r->has_segments;
+    }
+    return r ? r->group : nullptr;
 }
 
 void Adapter::beginAllocateToPool(DeviceIndex device, MempoolId_t id, std::function<bool(cudaStream_t)> filter)
 {
     auto stream = c10::cuda::getCurrentCUDAStream(device).stream();
-    Route r = {device, id, std::move(filter), nullptr, false, stream, false, std::this_thread::get_id()};
+    Route r = {device, id, std::move(filter), stream};
     end_lost_captures();
     bool is_capture = is_capturing(stream) || !r.filter(stream);
     {
         Hold hold(pools_lock_);
-        TORCH_CHECK(find_route(device, id) == routes_.end(), "allocations go to pool ", id.first, ",", id.second, " already: it serves one ",
+        TORCH_CHECK(!routes_.has_held(device, id), "allocations go to pool ", id.first, ",", id.second, " already: it serves one ",
                     "capture or use_mem_pool at a time");
         const PrivatePool &p = enter_pool(device, id, nullptr);
         r.group = p.group;
         r.has_segments = p.foreign || p.flags & CENOTE_GROUP_PLAIN;
-        routes_.push_back(r);
-        has_routes_ = true;
+        routes_.add_held(r);
     }
-    /* Without the lock: cenote_capture_begin waits for threads that are calling the driver. If the stream is captured already, CUDA refuses later. */
-    bool announced = is_capture && !cenote_capture_begin(r.group, stream);
-    Hold hold(pools_lock_);
-    auto there = find_route(device, id);
-    if (there != routes_.end())
-        there->announced = announced;
-    else if (announced) /* another thread has ended the route meanwhile */
-        cenote_capture_end(r.group, stream);
+    if (is_capture)
+        routes_.announce(device, id, r.group, stream);
 }
 
-/*
- * Tells cenote of captures that are over. As long as cenote takes a capture for open, it neither waits for the device nor gives memory back.
- * - A capture without a route is over when its stream says so: with a conditional node, routes change in the middle of a capture.
- * - A capture with a route is over when it failed, and this torch did not end its route. Only routes of this thread are checked: another thread
- *   may have announced a capture that it has not begun yet.
- */
 void Adapter::end_lost_captures()
 {
-    std::vector<Route> lost;
-    {
-        Hold hold(pools_lock_);
-        auto is_lost = [](const Route &r) { return r.announced && r.thread == std::this_thread::get_id() && !is_capturing(r.stream); };
-        std::copy_if(routes_.begin(), routes_.end(), std::back_inserter(lost), is_lost);
-        for (const Route &r : lost)
-            routes_.erase(find_route(r.device, r.id));
-        has_routes_ = !routes_.empty();
-        auto over = std::partition(open_captures_.begin(), open_captures_.end(), [](const Route &r) { return is_capturing(r.stream); });
-        std::move(over, open_captures_.end(), std::back_inserter(lost));
-        open_captures_.erase(over, open_captures_.end());
-    }
-    for (const Route &r : lost)
-        cenote_capture_end(r.group, r.stream);
+    routes_.end_lost_captures();
     close_received(nullptr);
 }
 
@@ -439,22 +395,7 @@ void Adapter::endAllocateToPool(DeviceIndex device, MempoolId_t id)
 {
     if (is_child())
         return;
-    Route ended;
-    {
-        Hold hold(pools_lock_);
-        auto r = find_route(device, id);
-        if (r == routes_.end()) /* end_lost_captures has removed it */
-            return;
-        ended = std::move(*r);
-        routes_.erase(r);
-        has_routes_ = !routes_.empty();
-    }
-    if (ended.announced && is_capturing(ended.stream)) {
-        Hold hold(pools_lock_);
-        open_captures_.push_back(std::move(ended));
-    } else if (ended.announced) {
-        check(cenote_capture_end(ended.group, ended.stream));
-    }
+    check(routes_.end(device, id));
     end_lost_captures();
 }
 
@@ -548,12 +489,12 @@ bool Adapter::checkPoolLiveAllocations(DeviceIndex device, MempoolId_t id, const
            });
 }
 
-c10::DataPtr Adapter::allocate_at(size_t bytes, void *address)
+c10::DataPtr Adapter::allocateWithAddress(size_t bytes, void *address)
 {
     DeviceIndex device = c10::cuda::current_device();
     auto stream = c10::cuda::getCurrentCUDAStream(device).stream();
     TORCH_CHECK(bytes, "allocateWithAddress: the size is 0; a block at a given address needs a size");
-    int error = take_at(device, has_routes_ ? route(device, stream) : nullptr, address, bytes, stream);
+    int error = take_at(device, routes_.any() ? route(device, stream) : nullptr, address, bytes, stream);
     if (error == CENOTE_OUT_OF_MEMORY)
         fail(error, device, bytes);
     check(error);

@@ -118,6 +118,24 @@ static void notice_finished(cenote_pool *pool)
         cenote_pool_trim(pool, UINT64_MAX, 0);
 }
 
+/* What is free shows the request that lay there last, as under native, if a history knows it: cenote does not. */
+static void add_last_requests(std::vector<SegmentInfo> &segments, DeviceIndex device, const std::vector<TraceEntry> &trace)
+{
+    std::unordered_map<size_t, size_t> last;
+    for (const TraceEntry &entry : trace)
+        if (entry.action_ == TraceEntry::ALLOC)
+            last[entry.addr_] = entry.size_;
+    for (SegmentInfo &segment : segments) {
+        size_t at = segment.address;
+        for (BlockInfo &block : segment.blocks) {
+            auto found = segment.device == device && !block.active ? last.find(at) : last.end();
+            if (found != last.end() && found->second <= block.size)
+                block.requested_size = found->second;
+            at += block.size;
+        }
+    }
+}
+
 SnapshotInfo Adapter::snapshot(MempoolId_t id, bool include_traces)
 {
     SnapshotInfo info;
@@ -137,6 +155,7 @@ SnapshotInfo Adapter::snapshot(MempoolId_t id, bool include_traces)
     }
     for (size_t i = 0; i < info.device_traces.size(); i++) {
         auto device = static_cast<DeviceIndex>(i);
+        add_last_requests(info.segments, device, info.device_traces[i]);
         if (id == MempoolId_t{0, 0} && cenote_pool_provider(pool(device)) == CENOTE_VMM)
             fit_trace(info.device_traces[i], info.segments, device, read_stats(pool(device)).page_bytes);
     }

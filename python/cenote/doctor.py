@@ -143,12 +143,10 @@ def adapter_findings(described: adapter.Torch) -> Iterator[Finding]:
     try:
         made = adapter.opened(described, said.append)
     except adapter.NotMade as why:
-        if tool is None:
-            yield Finding("compiler", REMARK, "there is no g++",
-                          "install g++, or name a compiler in CXX; without one memory_stats, snapshots and graphs do not work")
-        else:
-            yield Finding("adapter", WRONG, " ".join(str(why).split()),
-                          "until this is mended, cenote works through CUDAPluggableAllocator: without memory_stats, snapshots and graphs")
+        cure = "install g++, or name a compiler in CXX; " if tool is None else ""
+        yield Finding("adapter", WRONG, " ".join(str(why).split()),
+                      f"{cure}CENOTE=on does not start without it; CENOTE=fallback does, without memory_stats, "
+                      "snapshots and histories")
         return
     os.close(made.descriptor)
     for text in said:

@@ -29,7 +29,7 @@ DRY_REDIRECT = "CENOTE_DRY_REDIRECT"  # set by `cenote dry-run` where the system
 
 def is_on(text: str) -> bool:
     try:
-        return switch.is_on(text)
+        return switch.accepts_fallback(text) or switch.is_on(text)
     except ValueError:
         raise ValueError(f"{VARIABLE}={text[:40]!r} is neither on nor off; set {VARIABLE}=on for cenote, or unset it") from None
 

@@ -16,10 +16,16 @@ static const struct {
 #undef KERNEL
 };
 
+static bool is_name(const char *wanted, const char *name)
+{
+    size_t length = strlen(name), end = strlen(wanted) - (*wanted == '*');
+    return *wanted == '*' ? length >= end && !strcmp(wanted + 1, name + length - end) : !strcmp(wanted, name);
+}
+
 unsigned known_kernel(const char *name)
 {
     unsigned i = sizeof known / sizeof known[0] - 1;
-    while (i && strcmp(known[i].name, name) != 0)
+    while (i && !is_name(known[i].name, name))
         i--;
     return i;
 }

@@ -100,7 +100,8 @@ def test_no_visible_gpu(examine):
 @pytest.mark.skipif(not HAS_TORCH, reason="the compiler is for PyTorch")
 def test_no_compiler(examine, tmp_path):
     _, found = examine("--sim", "1GiB", CXX="no-such-compiler", XDG_CACHE_HOME=str(tmp_path), nursed=True)
-    assert found["compiler"][0]["state"] == "remark" and "g++" in found["compiler"][0]["advice"] and "adapter" not in found
+    (adapter,) = found["adapter"]
+    assert adapter["state"] == "wrong" and "g++" in adapter["advice"] and "CENOTE=fallback" in adapter["advice"] and "compiler" not in found
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="the compiler is for PyTorch")

@@ -3,6 +3,7 @@ have a message."""
 import importlib.util
 import os
 import pathlib
+import re
 import shlex
 import shutil
 import stat
@@ -99,7 +100,7 @@ def test_switched_off_nothing_waits(python):
 
 
 @pytest.mark.parametrize("value, is_on", [("1", True), ("yes", True), ("True", True), ("ON", True), ("on ", True), ("0", False), ("No", False),
-                                         ("false", False), ("Off", False), ("", False)])
+                                         ("false", False), ("Off", False), ("", False), ("fallback", True)])
 def test_a_value_as_people_type_it(value, is_on):
     assert hook.is_on(value) == is_on
 
@@ -464,6 +465,13 @@ print(torch.empty(1, device="cuda").device, cenote.status().allocator)
         assert done.stderr == ("cenote: expandable_segments, max_split_size_mb in PYTORCH_CUDA_ALLOC_CONF: not needed here, without effect, and can "
                                "be left out\n")
 
+    def test_settings_that_are_not_served_say_what_that_costs(self, gpu):
+        done = gpu(TELL, CENOTE="on", PYTORCH_ALLOC_CONF="graph_capture_record_stream_reuse:True,throw_on_cudamalloc_oom:True")
+        assert done.stdout == CENOTE_IS_THERE and [line.partition(" in ")[0] for line in done.stderr.splitlines()] == [
+            "cenote: graph_capture_record_stream_reuse", "cenote: throw_on_cudamalloc_oom"]
+        assert "may hold more memory" in done.stderr
+        assert gpu(TELL, CENOTE="on", PYTORCH_ALLOC_CONF="graph_capture_record_stream_reuse:False,throw_on_cudamalloc_oom:False").stderr == ""
+
     @pytest.mark.parametrize("settings", ["nonsense:1", "max_split_size_mb:much", "expandable_segments:yes", "per_process_memory_fraction:1.5"])
     def test_a_bad_setting_is_refused_as_pytorch_does(self, gpu, settings):
         done = gpu(TELL, status=1, CENOTE="on", PYTORCH_CUDA_ALLOC_CONF=settings)
@@ -498,13 +506,16 @@ print(torch.cuda.mem_get_info()[0] > left)
 torch.cuda.set_per_process_memory_fraction(0.25)
 try:
     torch.empty(1200 << 20, dtype=torch.uint8, device="cuda")
-except RuntimeError as error:
+except torch.OutOfMemoryError as error:
     print("CUDA out of memory" in str(error))
 print(torch.empty(100 << 20, dtype=torch.uint8, device="cuda").device)
 """
-        done = gpu(code, CENOTE="on", CXX="/nonexistent/c++", XDG_CACHE_HOME=str(tmp_path / "none"))
+        done = gpu(code, CENOTE="fallback", **(variables := {"CXX": "/nonexistent/c++", "XDG_CACHE_HOME": str(tmp_path / "none")}))
         assert done.stdout == "pluggable there is no C++ compiler: CXX=/nonexistent/c++ does not run cuda:0\nTrue\nTrue\ncuda:0\n"
         assert "no adapter for torch" in done.stderr and said(done.stderr).count("cenote:") == 2
+        for code, value in ("import torch", "on"), ("import cenote; cenote.install()", "off"):
+            done = gpu(code, status=1, CENOTE=value, **variables)
+            assert re.fullmatch(r"RuntimeError: cenote.install: no adapter .*CXX=\S+ does not run; CENOTE=fallback .*", done.stderr.splitlines()[-1])
 
 
 # --- processes that a program starts

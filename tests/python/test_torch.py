@@ -111,7 +111,7 @@ print(torch.cuda.get_allocator_backend())
     options = ("--sim", "1GiB", "--devices", "2", "--allocator", "cenote")
     assert gpu(*options, code=code, CENOTE_CONF="announced:0", nursed=True)[0] == "cenote"
     without = {"CXX": "/nonexistent/c++", "XDG_CACHE_HOME": str(tmp_path / "none")}
-    assert gpu(*options, code=code, CENOTE_CONF="announced:0", **without)[0] == "pluggable"
+    assert gpu(*options, code=code, CENOTE="fallback", CENOTE_CONF="announced:0", **without)[0] == "pluggable"
 
 
 def test_settings_of_the_user_stay(gpu):

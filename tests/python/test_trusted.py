@@ -14,6 +14,7 @@ import pytest
 from conftest import ROOT
 from test_plugin import COMPILER, TORCH, pretended  # noqa: F401  (a fixture)
 
+from cenote import places
 from cenote.base import trusted
 from cenote.native import adapter
 from cenote.simulated import demands
@@ -165,6 +166,10 @@ def content(library):
         return file.read()
 
 
+def read_only(path):
+    raise OSError("as in an image")
+
+
 def planted(leaf, name):
     """Replaces `leaf`, as another user does that may move it."""
     leaf.rename(leaf.with_name("aside"))
@@ -235,6 +240,28 @@ class TestTheAdapter:
         with pytest.raises(adapter.NotMade, match="invalid ELF header"):
             adapter.loaded(TORCH, print)
         assert len((pretended / "log").read_text().splitlines()) == 3  # not for ever
+
+    def test_nor_does_one_of_the_wheel_or_of_an_image(self, pretended, monkeypatch):  # noqa: F811
+        """There is a compiler: it makes another in the cache."""
+        def load(library):
+            if os.pread(library.descriptor, 99, 0) != b"library\n":
+                raise OSError("invalid ELF header")
+            os.close(library.descriptor)
+            return library.path
+        monkeypatch.setattr(adapter, "load", load)
+        sources = pretended / "sources"
+        shutil.copytree(places.torch_folder(), sources)
+        monkeypatch.setattr(places, "torch_folder", lambda: str(sources))
+        brought = sources / "ready" / adapter.entry_name(TORCH) / "adapter.so"
+        brought.parent.mkdir(parents=True)
+        brought.write_text("of a newer libstdc++\n")
+        path, library = adapter.loaded(TORCH, print)
+        assert path == library and path.startswith(str(pretended / "cache"))
+        shutil.rmtree(brought.parent)
+        pathlib.Path(path).write_text("cut off\n")
+        monkeypatch.setattr(adapter.trusted, "own_folder", read_only)
+        path, library = adapter.loaded(TORCH, lambda text: None)
+        assert path == library and not path.startswith(str(pretended / "cache"))
 
     def test_two_architectures_share_a_cache(self, pretended, monkeypatch):  # noqa: F811
         first = adapter.make(TORCH)

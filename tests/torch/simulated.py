@@ -53,11 +53,16 @@ def environment(shape: str = SHAPE, **more: str) -> dict:
 
 
 def allocator() -> dict:
-    """CENOTE_TEST_ALLOCATOR=cenote runs the tests with cenote as PyTorch's allocator; without it they judge PyTorch's own allocator."""
+    """CENOTE_TEST_ALLOCATOR=cenote runs the tests with cenote as PyTorch's allocator, and =fallback with cenote without an adapter; without it they
+    judge PyTorch's own allocator."""
     named = os.environ.get("CENOTE_TEST_ALLOCATOR", "native")
-    if named not in ("native", "cenote"):
-        raise RuntimeError(f"CENOTE_TEST_ALLOCATOR={named} is neither native nor cenote")
-    return {"CENOTE": "on", "CENOTE_BUILD": str(folder().parent)} if named == "cenote" else {}
+    if named not in ("native", "cenote", "fallback"):
+        raise RuntimeError(f"CENOTE_TEST_ALLOCATOR={named} is neither native nor cenote nor fallback")
+    chosen = {"native": {}, "cenote": {"CENOTE": "on"}, "fallback": {"CENOTE": "fallback", **WITHOUT_ADAPTER}}[named]
+    return {**chosen, "CENOTE_BUILD": str(folder().parent)} if chosen else {}
+
+
+WITHOUT_ADAPTER = {"CXX": "/nonexistent/c++", "XDG_CACHE_HOME": "/nonexistent/cache"}
 
 
 # PyTorch gives autograd's threads a copy of the caller's contextvars. Such a thread may drop the last reference to the copy after `backward` has

@@ -3,7 +3,7 @@
 
 The wheel runs on every system that PyTorch's own wheels run on (manylinux_2_28): zig compiles its C code against the glibc of that standard, and
 auditwheel says whether anything newer is asked for. The adapter is in the wheel, compiled ahead for the named versions of PyTorch, those of
-python/requirements/torch.txt by default; users of others need g++. hwloc and zlib are those of the user's system: the wheel has no library of
+python/requirements/adapters.txt by default; users of others need g++. hwloc and zlib are those of the user's system: the wheel has no library of
 others. All times in the packages are that of the last commit. The bill of materials (CycloneDX) lies beside the metadata.
 """
 from __future__ import annotations
@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -27,7 +28,8 @@ WORK = ROOT / "build/wheel"
 PLATFORM = "manylinux_2_28_x86_64"
 GLIBC = "2.28"
 # The adapter asks for PyTorch's libraries, and for cenote's, which are in the process already; hwloc is the system's.
-OUTSIDE = ("libcenote.so.0", "libc10.so", "libc10_cuda.so", "libtorch_cpu.so", "libhwloc.so.15")
+TORCHS = ("libc10.so", "libc10_cuda.so", "libtorch_cpu.so", "libtorch_cuda.so")
+OUTSIDE = ("libcenote.so.0", *TORCHS, "libhwloc.so.15")
 FOLDERS = ("/usr/include/x86_64-linux-gnu", "/usr/include")
 HEADERS = ("hwloc.h", "hwloc/**/*.h")
 
@@ -122,12 +124,16 @@ def options(compiler: pathlib.Path, include: pathlib.Path) -> list[str]:
 # --- the adapter, ahead
 
 def named_torches() -> list[str]:
-    text = (ROOT / "python/requirements/torch.txt").read_text()
+    text = (ROOT / "python/requirements/adapters.txt").read_text()
     return sorted(set(re.findall(r"^torch==([\d.]+)", text, re.M)))
 
 
+PYTHON = "3.12"  # each of those versions of PyTorch has a wheel for it; their headers are the same for all
+
+
 def torch_folder(version: str) -> pathlib.Path:
-    """PyTorch of that version: the one of .venv, or one that comes from the index, without what it requires. Nothing of it runs."""
+    """PyTorch of that version: the one of .venv, or the headers of a wheel that comes from the index. Nothing of it runs, so in place of its
+    libraries, which take a gigabyte, there are empty ones of the same names."""
     for folder in (pathlib.Path(path) / "torch" for path in sys.path):
         if (folder / "version.py").exists() and runpy.run_path(str(folder / "version.py"))["__version__"].partition("+")[0] == version:
             return folder
@@ -135,7 +141,15 @@ def torch_folder(version: str) -> pathlib.Path:
     if not (kept / "torch/version.py").exists():
         say(f"getting the headers of PyTorch {version}")
         shutil.rmtree(kept, ignore_errors=True)
-        run(ROOT / ".venv/bin/uv", "pip", "install", "--quiet", "--no-deps", "--target", kept, f"torch=={version}")
+        with tempfile.TemporaryDirectory(prefix="cenote-wheel-") as passing:
+            run(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--no-cache-dir", "--python-version", PYTHON,
+                "--dest", passing, f"torch=={version}")
+            with zipfile.ZipFile(next(pathlib.Path(passing).glob("torch-*.whl"))) as archive:
+                wanted = [name for name in archive.namelist() if name.startswith("torch/include/")]
+                archive.extractall(kept, [*wanted, "torch/version.py"])
+        (kept / "torch/lib").mkdir()
+        for name in TORCHS:
+            run("gcc", "-shared", "-nostdlib", f"-Wl,-soname,{name}", "-x", "c", "/dev/null", "-o", kept / "torch/lib" / name)
     return kept / "torch"
 
 

@@ -15,7 +15,7 @@ import time
 from contextlib import suppress
 from typing import Any, Callable, Optional, Sequence, Union
 
-from cenote.base import outputs, quantity
+from cenote.base import outputs, quantity, switch
 from cenote.base.mistake import Mistake
 from cenote.fit import advice, cards, copies, job, limit, rows, several, stall, verdict
 from cenote.fit import search as searching
@@ -162,7 +162,7 @@ class Stage:
     def variables(self, capacity: int, allocator: str, more: dict[str, str], devices: Optional[int]) -> dict[str, str]:
         old = {**os.environ, **more}
         new = environment.prepare(Wish(capacity, devices, None, allocator, prices=self.prices), old, self.preload)
-        new[environment.CENOTE] = "on" if allocator == "cenote" else "off"
+        new[environment.CENOTE] = switch.FALLBACK if allocator == "cenote" else "off"  # fit_report.py refuses the fallback in words of its own
         new.pop(environment.LABELS, None)  # inside/fit_report.py switches labels on
         return new
 

@@ -1,7 +1,8 @@
 """cenote as PyTorch's allocator in this process.
 
-`install` installs the adapter, compiled for this torch (native/adapter.py). If it cannot be compiled, libcenote is installed through PyTorch's
-CUDAPluggableAllocator, which can do less. `status` says which of them is active. cenote stays installed: PyTorch cannot change an allocator in use.
+`install` installs the adapter, compiled for this torch (native/adapter.py). If there is none, it raises, or with CENOTE=fallback it installs
+libcenote through PyTorch's CUDAPluggableAllocator, which can do less (fallback.py). `status` says which of them is active. cenote stays installed:
+PyTorch cannot change an allocator in use.
 """
 import atexit
 import ctypes
@@ -11,7 +12,8 @@ from types import ModuleType
 from typing import Any, NamedTuple, Optional
 
 from cenote import places
-from cenote.inside import first_use, moment
+from cenote.base import switch
+from cenote.inside import fallback, first_use, moment
 from cenote.labels import hooks, step_counter
 from cenote.launch import environment
 from cenote.native import adapter, bindings
@@ -23,17 +25,15 @@ ROOM = 1000  # bytes for a message of the adapter's
 
 # Settings of PyTorch's own allocator that have no effect on cenote.
 UNNECESSARY = ("expandable_segments", "expandable_segments_reserve", "expandable_segments_reserve_by_class",
-               "graph_capture_record_stream_reuse", "large_segment_size_mb", "max_non_split_rounding_mb", "max_split_size_mb",
-               "release_lock_on_cudamalloc", "release_lock_on_hipmalloc", "roundup_power2_divisions")
+               "large_segment_size_mb", "max_non_split_rounding_mb", "max_split_size_mb", "release_lock_on_cudamalloc",
+               "release_lock_on_hipmalloc", "roundup_power2_divisions")
 
-FALLBACK = """cenote: no adapter for torch {version} could be made: {why}.
-cenote: it is PyTorch's allocator all the same, through CUDAPluggableAllocator: allocation, record_stream, empty_cache and
-set_per_process_memory_fraction work; memory_stats and functions that use it, snapshots, graphs and pools do not, and running out of memory is
-a RuntimeError."""
+# And those that would do something, which cenote does not do.
+UNSERVED = {"graph_capture_record_stream_reuse": "a graph of several streams may hold more memory",
+            "throw_on_cudamalloc_oom": "what passes the limit is refused after what is free was given back, not before"}
 
-
-HOOKS = {"set_record_stream_fn": "cenote_pluggable_use", "set_reset_fn": "cenote_pluggable_reset",
-         "set_memory_fraction_fn": "cenote_pluggable_fraction"}  # of CUDAPluggableAllocator
+STRICT = """cenote.install: no adapter for torch {version} could be made: {why}; CENOTE=fallback accepts an allocator that can do less, CENOTE=off \
+leaves PyTorch its own"""
 
 
 class Status(NamedTuple):
@@ -67,18 +67,20 @@ def install() -> None:
     ctypes.CDLL(places.library(), ctypes.RTLD_GLOBAL)  # the adapter finds it by its soname
     made = adapter_for(torch)
     if isinstance(made, str):
+        _note = made
         _library = fall_back(torch, made)
-        _adapter, _note = places.pluggable_library(), made
+        _adapter = places.pluggable_library()
         bindings.stands_in()
     else:
         hook_up(made[1])
         _adapter, _library = made
-    os.environ[environment.CENOTE] = "on"
+    if not environment.is_on(environment.CENOTE, os.environ):
+        os.environ[environment.CENOTE] = "on"
     begin_features(torch, _library)
 
 
 def adapter_for(torch: ModuleType) -> "tuple[str, ctypes.CDLL] | str":
-    """The path of the adapter, and the adapter; or why there is none. Whatever stands in its way, memory can be cenote's without it."""
+    """The path of the adapter, and the adapter; or why there is none."""
     try:
         return adapter.loaded(adapter.describe(torch), say)
     except NotMade as why:
@@ -93,6 +95,10 @@ def hook_up(library: ctypes.CDLL) -> None:
     if library.cenote_torch_install(why, ROOM):
         raise RuntimeError(f"cenote.install: {why.value.decode(errors='replace')}")
     adapter.active = library
+    library.cenote_torch_lost.restype = ctypes.c_char_p
+    lost = library.cenote_torch_lost().decode()
+    if lost:
+        say(f"cenote: this PyTorch calls methods of its allocator otherwise than cenote has them, and its own defaults answer there: {lost}")
     atexit.register(library.cenote_torch_python_ends)  # ctypes releases Python's lock for the call, which waits for threads that ask for the lock
 
 
@@ -163,22 +169,11 @@ def retire(stream: Any) -> None:
 
 
 def fall_back(torch: ModuleType, why: str) -> ctypes.CDLL:
-    """Installs cenote without the adapter."""
-    path = places.pluggable_library()
-    library = ctypes.CDLL(path)
-
-    def address(name: str) -> int:
-        return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
-    if torch.cuda.is_initialized():
-        raise RuntimeError("cenote.install: PyTorch has used a GPU already: install cenote before the first tensor on one")
-    allocator = torch.cuda.memory.CUDAPluggableAllocator(path, "cenote_pluggable_alloc", "cenote_pluggable_free")
-    inside = allocator.allocator()
-    for name, function in HOOKS.items():
-        if hasattr(inside, name):
-            getattr(inside, name)(address(function))
-    torch.cuda.memory.change_current_allocator(allocator)
-    say(FALLBACK.format(version=torch.__version__, why=why))
-    features.is_whole("fallback")
+    """Installs cenote without the adapter, if the user accepts that."""
+    if not switch.accepts_fallback(os.environ.get(environment.CENOTE, "")):
+        raise RuntimeError(STRICT.format(version=torch.__version__, why=why))
+    library = fallback.begin(torch)
+    say(fallback.line(torch, library, why))
     return library
 
 
@@ -187,7 +182,7 @@ def check_settings(torch: ModuleType) -> None:
     settings = {}
     for name in reversed(environment.ALLOCATOR_VARIABLES):
         settings.update({key: name for key, value in environment.split_settings(os.environ.get(name, ""))
-                         if (key, value) != ("expandable_segments", "False")})  # that one asks for memory that is no pages
+                         if value != "False"})  # expandable_segments:False asks for memory that is no pages; no other asks for anything then
     backend = torch.cuda.get_allocator_backend()
     if backend != "native":
         where = settings.get("backend", "its settings")
@@ -195,6 +190,9 @@ def check_settings(torch: ModuleType) -> None:
     needless = [key for key in settings if key in UNNECESSARY]
     if needless:
         say(f"cenote: {', '.join(needless)} in {settings[needless[0]]}: not needed here, without effect, and can be left out")
+    for key, cost in UNSERVED.items():
+        if key in settings:
+            say(f"cenote: {key} in {settings[key]}: has no effect here: {cost}")
 
 
 def status() -> Status:

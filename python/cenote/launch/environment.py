@@ -33,7 +33,7 @@ FOLDERS = "LD_LIBRARY_PATH"
 SERVES = "CENOTE_PRELOAD"  # off: libcenote_preload.so leaves everything to the driver
 TRITON = "TRITON_LIBCUDA_PATH"  # the folder in which Triton looks for libcuda.so.1 to link against, instead of asking ldconfig
 KERNEL_CACHE = "USE_PYTORCH_KERNEL_CACHE"  # 0: kernels compiled for a simulated GPU must not be used on a real one
-CENOTE = "CENOTE"  # on: cenote is PyTorch's allocator
+CENOTE = "CENOTE"  # on: cenote is PyTorch's allocator; fallback: also without the adapter
 TRACE = "CENOTE_TRACE"  # the file to which the trace is written when the program ends
 SUMMARY = "CENOTE_SUMMARY"  # on: a program prints its memory figures at its end, see inside/run_summary.py; quiet: it only writes files; off: neither
 PROGRAM = "CENOTE_PROGRAM"  # the number of the process that `cenote run` became
@@ -145,7 +145,7 @@ def merge_trace(wish: Wish, variables: dict[str, str]) -> None:
 def is_on(name: str, variables: Mapping[str, str]) -> bool:
     value = variables.get(name, "")
     try:
-        return switch.is_on(value)
+        return name == CENOTE and switch.accepts_fallback(value) or switch.is_on(value)
     except ValueError:
         raise Mistake(f"{name} says {value[:40]!r}; set it to on or off") from None
 
@@ -224,7 +224,7 @@ def merge_switch(allocator: str, variables: dict[str, str]) -> None:
     if there and is_on(CENOTE, variables) != (allocator == "cenote"):
         raise Mistake(f"{CENOTE} says {there[:40]!r} already, which is not --allocator {allocator}; leave one of them out")
     if allocator == "cenote":
-        variables[CENOTE] = "on"
+        variables[CENOTE] = switch.FALLBACK if switch.accepts_fallback(there) else "on"
 
 
 def merge_allocator(allocator: str, old: str, variable: str) -> str:

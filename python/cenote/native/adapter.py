@@ -249,7 +249,7 @@ def compile_into(folder: Folder, name: str, torch: Torch, tool: Compiler, room: 
         with os.fdopen(outputs.create(part.descriptor, "all.cpp", 0o600), "w", encoding="utf-8") as file:
             file.writelines(f'#include "{source}"\n' for source in sorted(os.listdir(ours)) if source.endswith(".cpp"))
         # When the adapter is loaded, libcenote and PyTorch are in the process and found by their sonames: it needs no path to them.
-        libraries = [*([places.library()] if room.uses_cenote else []), f"-L{torch_lib}", "-lc10_cuda", "-lc10", "-ltorch_cpu"]
+        libraries = [*([places.library()] if room.uses_cenote else []), f"-L{torch_lib}", "-ltorch_cuda", "-lc10_cuda", "-lc10", "-ltorch_cpu"]
         run([*tool.command, *flags, *includes, "-shared", "all.cpp", *libraries, "-o", "adapter.so"], part)
         os.chmod("adapter.so", 0o700, dir_fd=part.descriptor)  # whatever umask says
         os.rename("adapter.so", name, src_dir_fd=part.descriptor, dst_dir_fd=folder.descriptor)
@@ -262,9 +262,10 @@ def make(torch: Torch) -> str:
     return library.path
 
 
-def opened(torch: Torch, tell: Callable[[str], None] = lambda text: None, room: Room = ADAPTER) -> Library:
-    """The same, open. If the library cannot be kept, `tell` gets a line that says why."""
-    ready = compiled_ahead(torch, room)
+def opened(torch: Torch, tell: Callable[[str], None] = lambda text: None, room: Room = ADAPTER, may_be_given: bool = True) -> Library:
+    """The same, open. If the library cannot be kept, `tell` gets a line that says why. `may_be_given`: one of the wheel serves, or of a cache that is
+    only read."""
+    ready = compiled_ahead(torch, room) if may_be_given else None
     if ready:
         return ready
     tool = compiler()
@@ -272,7 +273,7 @@ def opened(torch: Torch, tell: Callable[[str], None] = lambda text: None, room: 
     why: list[str] = []
     folder = own_folder(name, why.append)
     try:
-        given = given_library(name) if why else None
+        given = given_library(name) if why and may_be_given else None
         if given is not None:
             return given
         for line in why:
@@ -338,15 +339,15 @@ def failed_since(folder: Folder, name: str, came: float) -> Optional[str]:
 
 
 def loaded(torch: Torch, tell: Callable[[str], None], room: Room = ADAPTER) -> tuple[str, ctypes.CDLL]:
-    """The path of the library, and the library. One of the cache that does not load, as one that a full disk has cut off, is made once more."""
+    """The path of the library, and the library. One that does not load, as one that a full disk has cut off, is made once more: in the cache, also if
+    it came with the wheel, or in a cache that is only read."""
     library = opened(torch, tell, room)
     try:
         return library.path, load(library)
-    except OSError as why:
+    except OSError:
         os.close(library.descriptor)
-        if not removed(library.path, entry_name(torch, room)):
-            raise NotMade(f"the compiled adapter cannot be loaded: {why}") from None
-    library = opened(torch, tell, room)
+        remove(library.path, entry_name(torch, room))
+    library = opened(torch, tell, room, may_be_given=False)
     try:
         return library.path, load(library)
     except OSError as why:
@@ -354,17 +355,15 @@ def loaded(torch: Torch, tell: Callable[[str], None], room: Room = ADAPTER) -> t
         raise NotMade(f"the compiled adapter cannot be loaded: {why}") from None
 
 
-def removed(path: str, name: str) -> bool:
-    """False: the library is not in the cache, or the cache is only read."""
+def remove(path: str, name: str) -> None:
+    """Leaves alone what is not in the cache, and a cache that is only read."""
     with suppress(OSError):
         folder = trusted.own_folder(os.path.join(places.cache_folder(), name))
         try:
             if folder.path == os.path.dirname(path):
                 os.unlink(os.path.basename(path), dir_fd=folder.descriptor)
-                return True
         finally:
             folder.close()
-    return False
 
 
 def load(library: Library) -> ctypes.CDLL:

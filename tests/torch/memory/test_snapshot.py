@@ -111,6 +111,15 @@ def test_a_tensor_is_a_block():
     assert b["state"] == "active_allocated" and b["requested_size"] == 3 * MIB + 7
 
 
+def test_what_is_free_shows_the_last_request(history):
+    below, a, above = block(8 * MIB), block(3 * MIB + 7), block(8 * MIB)
+    at = a.data_ptr()
+    del a
+    free = find(at)
+    assert free["state"] == "inactive" and free["requested_size"] == 3 * MIB + 7
+    del below, above
+
+
 def test_a_block_that_waits_for_a_stream(sim):
     side, a = torch.cuda.Stream(), block(12 * MIB)
     at = a.data_ptr()

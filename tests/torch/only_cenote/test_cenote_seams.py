@@ -25,7 +25,7 @@ SETTINGS = {
     "advise": {"CENOTE_DRY_STEPS": "0", "CENOTE_DRY_REMEDIES": "look"},
     "phantoms": {"CENOTE_DRY_STEPS": "0", "CENOTE_PHANTOMS": "0"},
     "replay": {},
-    "fallback": {"CXX": "/nonexistent/c++"},
+    "fallback": {"CENOTE": "fallback", "CXX": "/nonexistent/c++"},
 }
 PROGRAM = """
 import os, sys, warnings

@@ -1,0 +1,106 @@
+/*
+ * named.cpp: what PyTorch's interface for any allocator leaves out, asked of PyTorch's libraries by name: the stream that is current when a capture
+ * begins, and the error for memory that ran out. The names have been the same since PyTorch 2.11, and are looked up when they are needed: without the
+ * first, captures are refused; without the second, running out of memory is a RuntimeError (cenote_pluggable_lacks).
+ */
+#include "pluggable.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <cxxabi.h>
+#include <dlfcn.h>
+#include <exception>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <typeinfo>
+
+/* For their type information alone: C++ compares types of exceptions by their names. PyTorch's own constructor makes the object. */
+namespace c10 {
+class __attribute__((visibility("default"))) Error : public std::exception {};
+class __attribute__((visibility("default"))) OutOfMemoryError : public Error {};
+} // namespace c10
+
+namespace cenote_torch
+{
+
+/* Values of these types pass as those of PyTorch's types do. */
+struct Place { /* c10::SourceLocation */
+    const char *function, *file;
+    uint32_t line;
+};
+struct Stream { /* c10::cuda::CUDAStream */
+    int8_t device, type;
+    int64_t id;
+};
+
+using Construct = void (*)(void *, Place, std::string);
+using CurrentStream = Stream (*)(int8_t);
+using HandleOf = cenote_stream (*)(const Stream *);
+
+#define ERROR_ROOM 1024 /* our choice: bytes for PyTorch's object, which has 144 in PyTorch 2.15 */
+
+void *find_named(const char *library, const char *name)
+{
+    void *there = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
+    void *found = there ? dlsym(there, name) : nullptr;
+    if (there)
+        dlclose(there);
+    return found;
+}
+
+static Construct constructor_of_errors()
+{
+    return named<Construct>("libc10.so", "_ZN3c105ErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE");
+}
+
+static void destroy(void *error)
+{
+    static_cast<std::exception *>(error)->~exception();
+}
+
+void fail(int error)
+{
+    std::string words = cenote_message();
+    Construct construct = constructor_of_errors();
+    if ((error != CENOTE_OUT_OF_MEMORY && error != CENOTE_OUT_OF_ADDRESSES) || !construct)
+        throw std::runtime_error(words);
+    void *made = abi::__cxa_allocate_exception(ERROR_ROOM);
+    construct(made, {__func__, __FILE__, __LINE__}, words);
+    abi::__cxa_throw(made, const_cast<std::type_info *>(&typeid(c10::OutOfMemoryError)), &destroy);
+}
+
+static CurrentStream function_of_streams()
+{
+    return named<CurrentStream>("libc10_cuda.so", "_ZN3c104cuda20getCurrentCUDAStreamEa");
+}
+
+static HandleOf function_of_handles()
+{
+    return named<HandleOf>("libc10_cuda.so", "_ZNK3c104cuda10CUDAStream6streamEv");
+}
+
+cenote_stream current_stream(int device)
+{
+    static const CurrentStream current = function_of_streams();
+    static const HandleOf handle = function_of_handles();
+    if (!current || !handle)
+        throw std::runtime_error("without an adapter, cenote cannot tell the current stream in this PyTorch: there are no graphs and pools");
+    Stream stream = current(static_cast<int8_t>(device));
+    return handle(&stream);
+}
+
+} // namespace cenote_torch
+
+using namespace cenote_torch;
+
+/* What of PyTorch's is missing under these names, in words that end the line that is said; empty: nothing. */
+ENTRY const char *cenote_pluggable_lacks(void)
+{
+    bool has_streams = function_of_streams() && function_of_handles(), has_errors = constructor_of_errors();
+    if (has_streams && has_errors)
+        return "";
+    if (has_errors)
+        return "graphs and pools";
+    return has_streams ? "torch.OutOfMemoryError, which is a RuntimeError" : "graphs, pools and torch.OutOfMemoryError, which is a RuntimeError";
+}

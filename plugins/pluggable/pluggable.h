@@ -1,0 +1,32 @@
+/*
+ * pluggable.h: what the files of libcenote_pluggable.so share. They know no header of torch.
+ */
+#pragma once
+
+#include <cenote/cenote.h>
+
+#include <lock.h>
+#include <routes.h>
+
+#define ENTRY extern "C" __attribute__((visibility("default")))
+
+namespace cenote_torch {
+
+/* pluggable.cpp */
+cenote_pool *pool_of(int device);
+
+/* pools.cpp: the group that an allocation on this stream goes to; NULL: none. And captures that ended without a word. */
+cenote_group *group_of(int device, cenote_stream stream);
+void end_lost_captures();
+
+/* named.cpp. `fail` throws the error as PyTorch's: torch.OutOfMemoryError, if memory ran out. `named`: a function of a library that is in the
+   process; NULL: it has none of that name. */
+[[noreturn]] void fail(int error);
+void *find_named(const char *library, const char *name);
+template <class Function> Function named(const char *library, const char *name)
+{
+    return reinterpret_cast<Function>(find_named(library, name));
+}
+cenote_stream current_stream(int device);
+
+} // namespace cenote_torch
