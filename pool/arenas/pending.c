@@ -106,7 +106,7 @@ bool pending_note_use(cenote_pool *pool, const struct block_ref *w, CUstream str
     uint32_t lane = lane_for(pool, stream, key, other);
     if (!lane)
         return false;
-    if (w->arena->lane == lane || find_use(pool, first, lane, &last))
+    if (w->arena->horizon.lane == lane || find_use(pool, first, lane, &last))
         return true;
     lane_hold(pool, lane);
     uint32_t use = table_take(&pool->pending.uses);
@@ -249,7 +249,7 @@ static bool use_is_done(cenote_pool *pool, uint32_t use)
     if (lane->other)
         return peer_uses_is_done(pool, use);
     lane->is_mute = true;
-    if (u->freed <= lane->uses_done || u->freed <= lane->done || u->freed <= pool->store.pages.fences.whole)
+    if (u->freed <= lane->uses_done || u->freed <= lane->progress.done || u->freed <= pool->store.pages.fences.whole)
         return true;
     if (pool_is_capturing(pool) || pool->life.lost)
         return false;

@@ -43,7 +43,7 @@ static void end_arenas(cenote_pool *pool, uint32_t lane)
         lock_take(&pool->lock);
         for (uint32_t i = 0; i < lock_portion(RETIRED_AT_A_TIME) && more; i++) {
             uint32_t first = lane_of(pool, lane)->first_arena;
-            more = first && arena_of(pool, first)->is_known;
+            more = first != 0;
             if (more)
                 idle_end(pool, arena_of(pool, first));
         }
@@ -165,7 +165,7 @@ static bool was_this_captured(cenote_pool *pool, uint32_t lane, uint64_t key)
 static void forget_arenas(cenote_pool *pool, const struct lane *lane)
 {
     uint32_t first;
-    while ((first = lane->first_arena) && arena_of(pool, first)->is_known)
+    while ((first = lane->first_arena))
         arenas_forget(pool, arena_of(pool, first));
 }
 

@@ -120,7 +120,8 @@ bool peer_uses_is_done(cenote_pool *pool, uint32_t use)
         return true;
     }
     covering = covering ? covering : use_to_cover(pool, lane, use);
-    bool waited = u->freed <= pool->pending.done_on_peers[other->ordinal] || u->freed <= lane->uses_done || u->freed <= lane->done, done = false;
+    bool waited = u->freed <= pool->pending.done_on_peers[other->ordinal] || u->freed <= lane->uses_done || u->freed <= lane->progress.done;
+    bool done = false;
     lock_give(&pool->lock);
     CUresult visited = device_visit(other, lane->generation);
     lane->is_mute = visited != CUDA_ERROR_NOT_READY; /* its gate is shut for a moment */
@@ -279,7 +280,7 @@ CUresult peer_uses_end(const struct lane *lane, CUstream stream, bool whole, CUe
 /* Has the stream ended without an event at its end? LOCKING: the pool's lock. */
 static bool lacks_end(const struct lane *lane)
 {
-    return lane->users && lane->ended && lane->other && lane->done != LANE_DONE && !lane->due_count;
+    return lane->users && lane->ended && lane->other && lane->progress.done != LANE_DONE && !lane->due_count;
 }
 
 /*
