@@ -149,15 +149,10 @@ uint32_t pending_detach(cenote_pool *pool, const struct block_ref *w, tick freed
  */
 static CUevent record(cenote_pool *pool, const struct lane *lane)
 {
-    struct device *d = pool->config.device;
-    bool announced = touch_captures_are_announced();
-    bool is_alive = announced ? !lane->ended && stream_is_alive(pool, lane->stream, lane->key) : lane_may_be_touched(pool, lane);
-    if (pool_is_capturing(pool) || !is_alive)
-        return NULL;
     CUevent event;
-    if (event_take(pool, &event))
+    if (pool_is_capturing(pool) || !lane_may_be_touched(pool, lane) || event_take(pool, &event))
         return NULL;
-    if (!(announced ? d->driver->cuEventRecord(event, lane->stream) : touch_record(d, lane->stream, event)))
+    if (!lane_record(pool, lane, event))
         return event;
     lock_take(&pool->lock);
     event_give(pool, event);

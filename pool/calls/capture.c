@@ -6,7 +6,7 @@
  * queried or waited for: `captures` of the card says so to every pool of the device, and cenote_capture_begin returns only when every thread that may
  * have looked before has left the device, or has opened its gate (turn_pause) and will look again.
  *
- * What harms no capture is done also then: a stream that ends has its event recorded and queried (retire.c), replays are covered (cover_replays), a
+ * What harms no capture is done also then: a stream that ends has its event recorded and queried (lane_ends.c), replays are covered, a
  * page is created and released to learn what the driver has (attempt_has_more), and mappings that were never used go if a fill fails (undo_maps).
  *
  *     cenote_group_create            cenote_group_destroy                last block freed: its arenas are others' (idle.c)

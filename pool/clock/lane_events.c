@@ -3,7 +3,8 @@
  *
  * A fence has events on streams that live as long as the program (events.c). The handle of any other stream is alive only at times. Then, if
  * something waits for the stream, its lane gets an event, which covers what was freed up to now. Up to two are due: the oldest is left alone, so
- * that it comes, and the newest is recorded anew. The last one, behind which the stream gets nothing more, is recorded when it is retired (retire.c).
+ * that it comes, and the newest is recorded anew. The last one, behind which the stream gets nothing more, is recorded when it is retired
+ * (lane_ends.c).
  * Streams of other devices have that one alone.
  *
  *     owed ---lane_events_record---> due ---lane_events_query---> done: the lane's `progress` has moved

@@ -17,7 +17,7 @@
  * What a private group leaves may be written by replays on any stream. It stays with its arena until a fence without gaps that began after the end
  * of the group is done (`unreplayed`), and the default stream of the thread that ended the group.
  *
- * What happens when a stream is retired is said in retire.c.
+ * What happens when a stream is retired is said in lane_ends.c.
  *
  * LOCKING: the pool's lock, unless a function says otherwise.
  */
@@ -224,12 +224,20 @@ static bool is_named(const struct lane *lane)
                           (call.stream == lane->stream && stream_key_is_id(call.key) && call.key <= lane->newest));
 }
 
-/* May the driver be given its handle? LOCKING: none. */
+/* May the driver be given its handle? Where captures are announced, only of a stream that cannot have ended. LOCKING: none. */
 bool lane_may_be_touched(cenote_pool *pool, const struct lane *lane)
 {
     if (lane->ended || stream_is_unnamed(lane->key))
         return false;
-    return stream_is_alive(pool, lane->stream, lane->key) || is_named(lane) || stream_key_is_handle(lane->key);
+    return stream_is_alive(pool, lane->stream, lane->key) ||
+           (!touch_captures_are_announced() && (is_named(lane) || stream_key_is_handle(lane->key)));
+}
+
+/* Records the event behind what the stream was given so far, which may be touched. LOCKING: none; inside, or visiting the other device. */
+CUresult lane_record(const cenote_pool *pool, const struct lane *lane, CUevent event)
+{
+    struct device *d = lane->other ? lane->other : pool->config.device;
+    return touch_captures_are_announced() ? d->driver->cuEventRecord(event, lane->stream) : touch_record(d, lane->stream, event);
 }
 
 /* Has no event on its stream yet covered something that waits for one? */

@@ -43,7 +43,7 @@ struct lane {
     tick     asked;                 /* the newest event on the stream covers what was freed up to here */
     tick     ended_at;
     tick     replayed;              /* until the device is done with it up to here, no memory of destroyed private groups moves; 0: that may */
-    _Atomic(bool) ended;            /* read without the lock while the device is visited: retire.c waits for that */
+    _Atomic(bool) ended;            /* read without the lock while the device is visited: lane_ends.c waits for that */
 
     /* --- lane_events.c: events on a stream that ends */
     struct lane_event due[LANE_DUE_MAX]; /* the oldest first */
@@ -106,6 +106,7 @@ void lane_drop(cenote_pool *pool, uint32_t lane);
 void lane_join(cenote_pool *pool, struct horizon *h, uint32_t lane, tick freed);
 void lane_leave(cenote_pool *pool, struct horizon *h);
 bool lane_may_be_touched(cenote_pool *pool, const struct lane *lane);
+CUresult lane_record(const cenote_pool *pool, const struct lane *lane, CUevent event);
 bool lane_is_owed(const cenote_pool *pool, uint32_t lane);
 bool lane_is_wanted(const cenote_pool *pool, uint32_t lane);
 bool lane_is_of(const cenote_pool *pool, const struct horizon *h);

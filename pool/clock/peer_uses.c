@@ -27,10 +27,9 @@ static CUresult record(cenote_pool *pool, const struct lane *lane, CUevent *even
         return result;
     }
     result = CUDA_ERROR_NOT_SUPPORTED;
-    bool announced = touch_captures_are_announced();
-    if (announced ? stream_is_alive(pool, lane->stream, lane->key) : lane_may_be_touched(pool, lane))
-        result = announced ? t->cuEventRecord(*event, lane->stream) : touch_record(lane->other, lane->stream, *event);
-    else if (announced && t->cuCtxRecordEvent)
+    if (lane_may_be_touched(pool, lane))
+        result = lane_record(pool, lane, *event);
+    else if (touch_captures_are_announced() && t->cuCtxRecordEvent)
         result = t->cuCtxRecordEvent(device_context(lane->other), *event);
     if (result) {
         event_end_on(lane->other, *event);
