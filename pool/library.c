@@ -100,9 +100,6 @@ static void close_tables(cenote_pool *pool)
     index_close(&pool->exports.by_block);
     index_close(&pool->store.by_address);
     index_close(&pool->streams.by_key);
-    if (pool->store.pages.fences.stream_done)
-        memory_unmap(pool->store.pages.fences.stream_done, STREAM_DONE_BYTES);
-    pool->store.pages.fences.stream_done = NULL;
     fill_close(&pool->remap.fill);
 }
 
@@ -134,6 +131,7 @@ static int open_tables(cenote_pool *pool, uint32_t shift)
         table_open(&pool->pending.uses, sizeof(struct use), USES_MAX) && table_open(&pool->lanes.table, sizeof(struct lane), LANES_MAX) &&
         table_open(&pool->exports.table, sizeof(struct export), EXPORTS_MAX) &&
         table_open(&pool->account.by_tag, sizeof(struct row), CENOTE_TAGS_MAX)) {
+        pool->store.pages.fences.arenas = &pool->store.arenas;
         choose_small_pages(&pool->store.pages, pool->config.device->granularity);
         pool->store.pages.mapped_once = pool->config.options.aliases == CENOTE_ALIASES_OFF;
         return CENOTE_OK;

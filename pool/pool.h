@@ -73,11 +73,10 @@ static inline cenote_group *group_of(const cenote_pool *pool, uint32_t group) { 
 static inline struct use   *use_of(const cenote_pool *pool, uint32_t use) { return TABLE_AT(struct use, &pool->pending.uses, use); }
 static inline struct lane  *lane_of(const cenote_pool *pool, uint32_t lane) { return TABLE_AT(struct lane, &pool->lanes.table, lane); }
 
-/* The arena freed something then. Once fences are on streams its lane knows that, too (invariant 26). LOCKING: the pool's lock. */
-static inline void lane_note_free(const cenote_pool *pool, const struct arena *a, tick freed)
+/* Does something wait for a call that names this stream, because a fence had no event on it? LOCKING: the pool's lock. */
+static inline bool lane_waits_for_call(const cenote_pool *pool, uint32_t lane)
 {
-    if (__builtin_expect(pool->store.pages.fences.stream_done != NULL, 0) && lane_of(pool, a->lane)->last_free_tick < freed)
-        lane_of(pool, a->lane)->last_free_tick = freed;
+    return __builtin_expect(pool->store.pages.fences.wanted != 0, 0) && lane_is_wanted(pool, lane);
 }
 
 /*

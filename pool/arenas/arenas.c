@@ -32,12 +32,33 @@ static struct arena *find_arena(const cenote_pool *pool, uint32_t group, uint64_
     return NULL;
 }
 
+/* The arenas of a stream that are found by it, of whichever group, hang at its lane: they end with the stream (retire.c). */
+static void join_stream(cenote_pool *pool, struct arena *a)
+{
+    struct lane *lane = lane_of(pool, a->horizon.lane);
+    a->is_known = true;
+    a->before_of_lane = 0;
+    a->next_of_lane = lane->first_arena;
+    if (lane->first_arena)
+        arena_of(pool, lane->first_arena)->before_of_lane = a->number;
+    lane->first_arena = a->number;
+}
+
+static void leave_stream(cenote_pool *pool, struct arena *a)
+{
+    struct lane *lane = lane_of(pool, a->horizon.lane);
+    *(a->before_of_lane ? &arena_of(pool, a->before_of_lane)->next_of_lane : &lane->first_arena) = a->next_of_lane;
+    if (a->next_of_lane)
+        arena_of(pool, a->next_of_lane)->before_of_lane = a->before_of_lane;
+    a->is_known = false;
+}
+
 /* The arena is found under its key no more. Its blocks stay valid: they know their arena themselves. */
 void arenas_forget(cenote_pool *pool, struct arena *a)
 {
     if (!a->is_known)
         return;
-    lane_put_last(pool, a);
+    leave_stream(pool, a);
     if (pool->streams.last_arena == a)
         pool->streams.last_arena = NULL;
     for (uint32_t probe = 0; probe < PROBES; probe++)
@@ -62,6 +83,7 @@ struct arena *arenas_find(cenote_pool *pool, uint32_t group, uint64_t key)
 void arenas_enter(cenote_pool *pool, struct arena *a)
 {
     uint32_t probe;
+    join_stream(pool, a);
     const struct arena *other = find_arena(pool, a->group, a->stream, &probe);
     CHECK(!other); /* invariant 32 */
     if (!index_find(&pool->streams.by_key, arena_key(a->group, a->stream, probe)))

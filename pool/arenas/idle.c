@@ -132,7 +132,7 @@ void idle_end(cenote_pool *pool, struct arena *a)
 
 static bool is_complete(const cenote_pool *pool, const struct arena *a)
 {
-    return fence_has_passed(&pool->store.pages.fences, a->last_return_tick, a->number);
+    return horizon_has_passed(&pool->store.pages.fences, a->last_return_tick, &a->horizon);
 }
 
 /* If the driver has no ids for streams, another stream may have the key by now. */
@@ -171,7 +171,7 @@ static void take_over(cenote_pool *pool, struct arena *a, uint32_t group, bool i
         last_freed_settle(pool);
     leave(pool, a);
     arenas_forget(pool, a);
-    lane_leave(pool, a);
+    lane_leave(pool, &a->horizon);
     leave_group(pool, a);
     join_group(pool, a, group);
     a->retired = a->captured = false;
@@ -228,8 +228,8 @@ struct arena *idle_make_arena(cenote_pool *pool, uint32_t group, uint64_t key, C
     }
     a->stream = key;
     a->handle = handle;
+    lane_join(pool, &a->horizon, lane, a->last_return_tick);
     arenas_enter(pool, a);
-    lane_join(pool, a, lane);
     lane_drop(pool, lane);
     return a;
 }
@@ -240,9 +240,10 @@ struct arena *idle_make_arena(cenote_pool *pool, uint32_t group, uint64_t key, C
 void idle_forget(cenote_pool *pool, struct arena *a)
 {
     uint32_t number = a->number;
+    CHECK(!a->is_known);
     leave(pool, a);
     leave_group(pool, a);
-    lane_leave(pool, a);
+    lane_leave(pool, &a->horizon);
     arena_close_small(a);
     a->number = 0;
     table_give(&pool->store.arenas, number);

@@ -106,7 +106,7 @@ bool pending_note_use(cenote_pool *pool, const struct block_ref *w, CUstream str
     uint32_t lane = lane_for(pool, stream, key, other);
     if (!lane)
         return false;
-    if (w->arena->lane == lane || find_use(pool, first, lane, &last))
+    if (w->arena->horizon.lane == lane || find_use(pool, first, lane, &last))
         return true;
     lane_hold(pool, lane);
     uint32_t use = table_take(&pool->pending.uses);
@@ -149,15 +149,10 @@ uint32_t pending_detach(cenote_pool *pool, const struct block_ref *w, tick freed
  */
 static CUevent record(cenote_pool *pool, const struct lane *lane)
 {
-    struct device *d = pool->config.device;
-    bool announced = touch_captures_are_announced();
-    bool is_alive = announced ? !lane->ended && stream_is_alive(pool, lane->stream, lane->key) : lane_may_be_touched(pool, lane);
-    if (pool_is_capturing(pool) || !is_alive)
-        return NULL;
     CUevent event;
-    if (event_take(pool, &event))
+    if (pool_is_capturing(pool) || !lane_may_be_touched(pool, lane) || event_take(pool, &event))
         return NULL;
-    if (!(announced ? d->driver->cuEventRecord(event, lane->stream) : touch_record(d, lane->stream, event)))
+    if (!lane_record(pool, lane, event))
         return event;
     lock_take(&pool->lock);
     event_give(pool, event);
@@ -249,7 +244,7 @@ static bool use_is_done(cenote_pool *pool, uint32_t use)
     if (lane->other)
         return peer_uses_is_done(pool, use);
     lane->is_mute = true;
-    if (u->freed <= lane->uses_done || u->freed <= lane->done || u->freed <= pool->store.pages.fences.whole)
+    if (u->freed <= lane->uses_done || u->freed <= lane->progress.done || u->freed <= pool->store.pages.fences.whole)
         return true;
     if (pool_is_capturing(pool) || pool->life.lost)
         return false;

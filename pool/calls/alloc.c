@@ -85,13 +85,6 @@ static struct arena *lock_arena(cenote_pool *pool, uint32_t group, struct reques
     return NULL;
 }
 
-/* Does something wait for a call that names this stream, because a fence had no event on it? LOCKING: the pool's lock. */
-static bool waits_for_this(const cenote_pool *pool, uint32_t lane)
-{
-    return __builtin_expect(pool->store.pages.fences.stream_done != NULL, 0) && !touch_captures_are_announced() && lane &&
-           lane_of(pool, lane)->asked < pool->store.pages.fences.wanted && lane_is_owed(pool, lane);
-}
-
 /* A call names the stream, which is captured, or of which the pool may know something by its handle, from a capture. LOCKING: none, not inside. */
 static inline void meet_stream(cenote_pool *pool, uint64_t key, CUstream stream)
 {
@@ -119,8 +112,9 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
         stream_device_checked = true;
     }
     q->mark |= pool->steps.bits; /* only now: a step may have ended while the driver was asked */
-    bool polls = (pool->pending.count && ++pool->pending.allocs_since_poll >= POLL_EVERY) || waits_for_this(pool, a->lane) ||
-                 (lanes_have_captured(pool) && waits_for_this(pool, lane_when_captured(pool, key, stream, NULL)));
+    bool polls = (pool->pending.count && ++pool->pending.allocs_since_poll >= POLL_EVERY) ||
+                 lane_waits_for_call(pool, a->horizon.lane) ||
+                 (lanes_have_captured(pool) && lane_waits_for_call(pool, lane_when_captured(pool, key, stream, NULL)));
     struct requester who = place_requester(pool, a);
     a->captured |= a->is_private && !who.may_unmap;
     place_shape(pool, a, q);
@@ -221,8 +215,7 @@ uint32_t alloc_end_block(cenote_pool *pool, const struct block_ref *w)
     count_free(pool, w);
     record_given(pool, w);
     tick freed = fences_stamp(&pool->store.pages.fences);
-    w->arena->last_free_tick = freed;
-    lane_note_free(pool, w->arena, freed);
+    w->arena->horizon.stream->freed = freed;
     if (pool->exports.by_block.count)
         share_end(pool, w->start);
     uint32_t uses = *w->uses ? pending_detach(pool, w, freed) : 0;
@@ -315,7 +308,7 @@ static int use_block(void *block, int device, CUstream stream, uint64_t *key)
     enum lookup found = still == pool ? locate_at(pool, (uint64_t)(uintptr_t)block, &w) : FOUND_NOTHING;
     bool noted = found == FOUND_LIVE && pending_note_use(pool, &w, stream, *key, other);
     uint32_t lanes[2] = {noted ? lane_find(pool, *key, other) : 0, noted ? lane_when_captured(pool, *key, stream, other) : 0};
-    bool owed = !other && (waits_for_this(pool, lanes[0]) || waits_for_this(pool, lanes[1])), owed_there[2];
+    bool owed = !other && (lane_waits_for_call(pool, lanes[0]) || lane_waits_for_call(pool, lanes[1])), owed_there[2];
     if (noted)
         record_used(pool, &w, *key);
     for (int i = 0; i < 2; i++)

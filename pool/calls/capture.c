@@ -6,7 +6,7 @@
  * queried or waited for: `captures` of the card says so to every pool of the device, and cenote_capture_begin returns only when every thread that may
  * have looked before has left the device, or has opened its gate (turn_pause) and will look again.
  *
- * What harms no capture is done also then: a stream that ends has its event recorded and queried (retire.c), replays are covered (cover_replays), a
+ * What harms no capture is done also then: a stream that ends has its event recorded and queried (lane_ends.c), replays are covered, a
  * page is created and released to learn what the driver has (attempt_has_more), and mappings that were never used go if a fill fails (undo_maps).
  *
  *     cenote_group_create            cenote_group_destroy                last block freed: its arenas are others' (idle.c)
@@ -173,9 +173,8 @@ static void release_arena(cenote_pool *pool, struct arena *a, tick now)
             release_slot(pool, r, slot, now);
     }
     a->last_return_tick = now;
-    a->last_free_tick = now;
     a->is_private = false;
-    lane_release(pool, a, now);
+    lane_release(pool, &a->horizon, now);
     heap_fix(&a->heap, false);
 }
 
@@ -231,30 +230,6 @@ static int look_once_more(cenote_pool *pool)
     return result ? pool_driver_error(pool, result, "looking at the device") : CENOTE_OK;
 }
 
-/* Does memory of private groups wait for a thread's own default stream? LOCKING: none. */
-static bool waits_for_replays(cenote_pool *pool)
-{
-    lock_take(&pool->lock);
-    bool waits = pool->lanes.replayed != 0;
-    lock_give(&pool->lock);
-    return waits;
-}
-
-/*
- * This thread may have replayed graphs on its own default stream, which no other thread can name. The stream has an event from now on, also while an
- * announced capture is open, because that event harms no capture (driver/touch.c). So no later call of the thread is needed. The one exception is a
- * capture of that very stream: its end is such a call. LOCKING: none; not inside.
- */
-static void cover_replays(cenote_pool *pool)
-{
-    if (touch_captures_are_announced() || !waits_for_replays(pool) || turn_begin(pool))
-        return;
-    CUresult result = lane_events_record(pool);
-    if (!result)
-        events_poll(pool, UINT64_MAX);
-    turn_end(pool);
-}
-
 /* LOCKING: the turn. */
 static int destroy_group(cenote_pool *pool, cenote_group *group)
 {
@@ -280,7 +255,7 @@ int cenote_group_destroy(cenote_group *group)
     error = destroy_group(pool, group);
     lock_give(&pool->turn);
     if (!error)
-        cover_replays(pool);
+        events_cover_replays(pool);
     return error;
 }
 
@@ -373,7 +348,7 @@ static bool end_capture(cenote_pool *pool, cenote_group *group, CUstream stream)
     }
     lock_give(&pool->lock);
     if (matches)
-        cover_replays(pool);
+        events_cover_replays(pool);
     return matches;
 }
 

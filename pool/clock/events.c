@@ -77,7 +77,7 @@ static bool begin_whole(cenote_pool *pool, tick needed)
 {
     struct fences *f = &pool->store.pages.fences;
     lock_take(&pool->lock);
-    if (f->stream_done && !f->count && f->begun == f->now && f->whole < f->now)
+    if (!f->count && f->begun == f->now && f->whole < f->now)
         needed = fences_stamp_nothing(f);
     bool begun = pool->config.device->driver->cuCtxRecordEvent && f->begun < needed && fences_begin(f);
     lock_give(&pool->lock);
@@ -109,12 +109,10 @@ static bool begin_on_streams(cenote_pool *pool, tick needed)
 static CUresult fence_on_streams(cenote_pool *pool, tick needed)
 {
     lock_take(&pool->lock);
-    bool room = lanes_begin(pool);
-    if (room)
-        lanes_mark(pool);
+    lanes_mark(pool);
     lock_give(&pool->lock);
-    CUresult result = room ? lane_events_record(pool) : CUDA_SUCCESS;
-    if (room && !result && begin_on_streams(pool, needed))
+    CUresult result = lane_events_record(pool);
+    if (!result && begin_on_streams(pool, needed))
         result = record_marks(pool);
     lock_take(&pool->lock);
     lanes_unmark(pool);
@@ -150,7 +148,6 @@ static void retire_event(cenote_pool *pool, const struct due *due)
     if (due->lane)
         lane_done(pool, due->lane, due->covers);
     event_give(pool, event);
-    lanes_look_at_released(pool);
     lanes_end_known(pool);
 }
 
@@ -218,6 +215,30 @@ CUresult events_poll(cenote_pool *pool, tick needed)
     return driver_result_is_sticky(result) ? result : CUDA_SUCCESS;
 }
 
+/* Does memory of private groups wait for a thread's own default stream? LOCKING: none. */
+static bool replays_are_awaited(cenote_pool *pool)
+{
+    lock_take(&pool->lock);
+    bool awaited = pool->store.pages.fences.replaying != 0;
+    lock_give(&pool->lock);
+    return awaited;
+}
+
+/*
+ * This thread may have replayed graphs on its own default stream, which no other thread can name. The stream has an event from now on, also while an
+ * announced capture is open, because that event harms no capture (driver/touch.c). So no later call of the thread is needed. The one exception is a
+ * capture of that very stream: its end is such a call. LOCKING: none; not inside.
+ */
+void events_cover_replays(cenote_pool *pool)
+{
+    if (touch_captures_are_announced() || !replays_are_awaited(pool) || turn_begin(pool))
+        return;
+    CUresult result = lane_events_record(pool);
+    if (!result)
+        events_poll(pool, UINT64_MAX);
+    turn_end(pool);
+}
+
 /* The device is done with everything freed up to `covers`: fences that cover no more than that are retired. LOCKING: the turn, too. */
 void events_all_done(cenote_pool *pool, tick covers)
 {
@@ -225,7 +246,6 @@ void events_all_done(cenote_pool *pool, tick covers)
     fences_all_done(&pool->store.pages.fences, covers);
     while (fences_oldest(&pool->store.pages.fences, &due) && due.covers <= covers)
         retire_event(pool, &due);
-    lanes_look_at_released(pool);
     lanes_end_known(pool);
 }
 
@@ -244,7 +264,7 @@ static CUresult record_last(cenote_pool *pool)
     if (f->count == FENCES_DUE_MAX)
         event_give(pool, fences_give_up_newest(f));
     tick covers = fences_stamp_nothing(f);
-    bool begun = lanes_begin(pool) && fences_begin(f);
+    bool begun = fences_begin(f);
     lock_give(&pool->lock);
     result = begun ? record_whole(pool) : CUDA_ERROR_OUT_OF_MEMORY;
     lock_take(&pool->lock);

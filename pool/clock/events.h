@@ -5,6 +5,7 @@
 #include "pool/pool.h"
 
 void events_close(cenote_pool *pool);
+void events_cover_replays(cenote_pool *pool);
 void events_all_done(cenote_pool *pool, tick covers);
 int events_become_careful(cenote_pool *pool);
 CUresult events_query(cenote_pool *pool, tick needed);

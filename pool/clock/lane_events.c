@@ -3,10 +3,11 @@
  *
  * A fence has events on streams that live as long as the program (events.c). The handle of any other stream is alive only at times. Then, if
  * something waits for the stream, its lane gets an event, which covers what was freed up to now. Up to two are due: the oldest is left alone, so
- * that it comes, and the newest is recorded anew. The last one, behind which the stream gets nothing more, is recorded when it is retired (retire.c).
+ * that it comes, and the newest is recorded anew. The last one, behind which the stream gets nothing more, is recorded when it is retired
+ * (lane_ends.c).
  * Streams of other devices have that one alone.
  *
- *     owed ---lane_events_record---> due ---lane_events_query---> done: `done` of the lane, and `stream_done` of its arenas, have moved
+ *     owed ---lane_events_record---> due ---lane_events_query---> done: the lane's `progress` has moved
  *
  * Lanes with an event due stand in a queue. A look asks after a few of them, in turn.
  *
@@ -59,7 +60,7 @@ static void add(cenote_pool *pool, uint32_t number, CUevent event, tick covers)
 /* An event of the lane says nothing: what it would have covered is owed one again. LOCKING: the pool's lock. */
 static void forget_asked(struct lane *lane)
 {
-    lane->asked = lane->due_count ? lane->due[lane->due_count - 1].covers : lane->done;
+    lane->asked = lane->due_count ? lane->due[lane->due_count - 1].covers : lane->progress.done;
 }
 
 /* An event behind all that its stream was given is with the driver. LOCKING: the pool's lock; with or without the turn. */

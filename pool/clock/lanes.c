@@ -2,7 +2,7 @@
  * lanes.c: the streams that a pool knows, and which of them may be touched.
  *
  * Each stream that has memory of the pool, or uses some, is a lane. A lane knows how far its stream has got: each event on the stream moves its
- * `done`, and `stream_done` of its arenas (core/fence.h). A block that another stream used waits until that one's lane is done with it (pending.c).
+ * `progress`, at which its arenas point (core/fence.h). A block that another stream used waits until that one's lane is done with it (pending.c).
  *
  * If the program announces its captures, a fence is one event over the whole context, and lanes only list. While a pool with the option
  * announced:0 is open (driver/touch.c), a fence is an event on each stream that lives as long as the program, and on the default stream. All other
@@ -15,9 +15,9 @@
  * any had when the lane was made (driver/age.c). If it is the same one, an event on the stream is one for that lane as well.
  *
  * What a private group leaves may be written by replays on any stream. It stays with its arena until a fence without gaps that began after the end
- * of the group is done (`released`), and the default stream of the thread that ended the group.
+ * of the group is done (`unreplayed`), and the default stream of the thread that ended the group.
  *
- * What happens when a stream is retired is said in retire.c.
+ * What happens when a stream is retired is said in lane_ends.c.
  *
  * LOCKING: the pool's lock, unless a function says otherwise.
  */
@@ -147,82 +147,20 @@ void lane_drop(cenote_pool *pool, uint32_t number)
     table_give(&pool->lanes.table, number);
 }
 
-/* The device is done with what the stream of the arena was given up to there. What a private group has left stays behind the group's end. */
-static void advance_arena(cenote_pool *pool, const struct arena *a, tick covers)
-{
-    fences_advance_stream(&pool->store.pages.fences, a->number, a->released && a->released <= covers ? a->released - 1 : covers);
-}
-
-/*
- * From now on fences are on streams: each arena knows how far its own stream has got, and each lane when memory of its stream was freed to last. A
- * lane may have got somewhere already, while there was no host memory for this.
- */
-static void begin_on_streams(cenote_pool *pool)
-{
-    struct fences *f = &pool->store.pages.fences;
-    f->stream_done = memory_map(STREAM_DONE_BYTES);
-    for (uint32_t number = 1; f->stream_done && number < pool->store.arenas.used; number++) {
-        const struct arena *a = arena_of(pool, number);
-        if (!a->number)
-            continue;
-        lane_note_free(pool, a, a->last_free_tick);
-        advance_arena(pool, a, lane_of(pool, a->lane)->done);
-    }
-}
-
-/* The same, if that was not so before. False: no host memory. */
-bool lanes_begin(cenote_pool *pool)
-{
-    if (!pool->store.pages.fences.stream_done)
-        begin_on_streams(pool);
-    return pool->store.pages.fences.stream_done != NULL;
-}
-
 /* Invariant 26. */
-bool lane_knows_last_free(const cenote_pool *pool, const struct arena *a)
+bool lane_is_of(const cenote_pool *pool, const struct horizon *h)
 {
-    return !pool->store.pages.fences.stream_done || a->last_free_tick <= lane_of(pool, a->lane)->last_free_tick;
+    return h->lane && h->stream == &lane_of(pool, h->lane)->progress;
 }
 
 /* ------------------------------------------------------------------------------------------------------------ what private groups leave */
 
-static void unlink_released(cenote_pool *pool, struct arena *a)
-{
-    struct lanes *l = &pool->lanes;
-    if (!a->released)
-        return;
-    *(a->before_released ? &arena_of(pool, a->before_released)->next_released : &l->first_released) = a->next_released;
-    *(a->next_released ? &arena_of(pool, a->next_released)->before_released : &l->last_released) = a->before_released;
-    a->released = 0;
-}
-
 /* The private group of the arena has ended. Replays may write to what it leaves until a fence without gaps is done that covers `now`. */
-void lane_release(cenote_pool *pool, struct arena *a, tick now)
+void lane_release(cenote_pool *pool, struct horizon *h, tick now)
 {
-    struct lanes *l = &pool->lanes;
-    struct fences *f = &pool->store.pages.fences;
-    CHECK(!a->released);
-    a->released = now;
-    lane_note_free(pool, a, now);
-    a->next_released = 0;
-    a->before_released = l->last_released;
-    *(l->last_released ? &arena_of(pool, l->last_released)->next_released : &l->first_released) = a->number;
-    l->last_released = a->number;
-    if (f->stream_done && f->stream_done[a->number] >= now) /* its stream has ended, which says nothing of the replays */
-        f->stream_done[a->number] = now - 1;
-}
-
-/* Arenas that no replay writes to any more: how far their own streams have got decides, as everywhere. */
-void lanes_look_at_released(cenote_pool *pool)
-{
-    struct lanes *l = &pool->lanes;
-    struct fences *f = &pool->store.pages.fences;
-    struct arena *a;
-    while (l->first_released && (a = arena_of(pool, l->first_released))->released <= (l->replayed ? f->whole : f->all)) {
-        unlink_released(pool, a);
-        if (f->stream_done)
-            fences_advance_stream(f, a->number, lane_of(pool, a->lane)->done);
-    }
+    h->released = pool->store.pages.fences.released = h->stream->freed = now;
+    if (h->known >= now)
+        h->known = now - 1;
 }
 
 /*
@@ -240,7 +178,7 @@ void lanes_note_replays(cenote_pool *pool)
     lane->born = 0;
     if (!lane->replayed) {
         lane_hold(pool, number);
-        pool->lanes.replayed++;
+        pool->store.pages.fences.replaying++;
     }
     lane->replayed = pool->store.pages.fences.now;
 }
@@ -248,54 +186,33 @@ void lanes_note_replays(cenote_pool *pool)
 /* --------------------------------------------------------------------------------------------------------------------------- their arenas */
 
 /*
- * The arena comes to the stream. If the device is done with all that it ever freed, it counts as done up to now; otherwise it was this stream's
- * before, and an event on the stream covers that, too. What was said of a stream that has ended holds for what it was given, not for what comes.
+ * The arena comes to the stream, and has freed nothing after `freed`. If the device is done with that, the arena counts as done up to now; otherwise
+ * it was this stream's before, and an event on the stream covers that, too. What was said of a stream that has ended holds for what it was given,
+ * not for what comes.
  */
-void lane_join(cenote_pool *pool, struct arena *a, uint32_t number)
+void lane_join(cenote_pool *pool, struct horizon *h, uint32_t number, tick freed)
 {
     struct lane *lane = lane_of(pool, number);
     struct fences *f = &pool->store.pages.fences;
-    CHECK(!a->lane);
-    if (f->stream_done && (f->stream_done[a->number] == LANE_DONE || fence_has_passed(f, a->last_free_tick, a->number)))
-        f->stream_done[a->number] = f->now;
-    else
+    CHECK(!h->lane);
+    if (h->known == LANE_DONE || horizon_has_passed(f, freed, h)) {
+        h->known = f->now;
+    } else {
         lane->born = 0;
-    a->lane = number;
-    lane_note_free(pool, a, a->last_free_tick);
-    a->is_known = true;
-    a->before_of_lane = 0;
-    a->next_of_lane = lane->first_arena;
-    *(lane->first_arena ? &arena_of(pool, lane->first_arena)->before_of_lane : &lane->last_arena) = a->number;
-    lane->first_arena = a->number;
+        lane->progress.freed = lane->progress.freed < freed ? freed : lane->progress.freed;
+    }
+    h->lane = number;
+    h->stream = &lane->progress;
     lane->users++;
 }
 
-static void unlink_arena(cenote_pool *pool, struct lane *lane, struct arena *a)
+void lane_leave(cenote_pool *pool, struct horizon *h)
 {
-    *(a->before_of_lane ? &arena_of(pool, a->before_of_lane)->next_of_lane : &lane->first_arena) = a->next_of_lane;
-    *(a->next_of_lane ? &arena_of(pool, a->next_of_lane)->before_of_lane : &lane->last_arena) = a->before_of_lane;
-}
-
-/* The arena is no longer found by the stream, but what it freed is still in that stream's order. */
-void lane_put_last(cenote_pool *pool, struct arena *a)
-{
-    struct lane *lane = lane_of(pool, a->lane);
-    unlink_arena(pool, lane, a);
-    a->is_known = false;
-    a->next_of_lane = 0;
-    a->before_of_lane = lane->last_arena;
-    *(lane->last_arena ? &arena_of(pool, lane->last_arena)->next_of_lane : &lane->first_arena) = a->number;
-    lane->last_arena = a->number;
-}
-
-void lane_leave(cenote_pool *pool, struct arena *a)
-{
-    CHECK(a->lane);
-    unlink_released(pool, a);
-    unlink_arena(pool, lane_of(pool, a->lane), a);
-    lane_drop(pool, a->lane);
-    a->lane = 0;
-    a->is_known = false;
+    CHECK(lane_is_of(pool, h));
+    h->known = horizon_of(&pool->store.pages.fences, h);
+    lane_drop(pool, h->lane);
+    h->lane = 0;
+    h->stream = NULL;
 }
 
 /* ---------------------------------------------------------------------------------------------------------------------- which may be touched */
@@ -307,12 +224,20 @@ static bool is_named(const struct lane *lane)
                           (call.stream == lane->stream && stream_key_is_id(call.key) && call.key <= lane->newest));
 }
 
-/* May the driver be given its handle? LOCKING: none. */
+/* May the driver be given its handle? Where captures are announced, only of a stream that cannot have ended. LOCKING: none. */
 bool lane_may_be_touched(cenote_pool *pool, const struct lane *lane)
 {
     if (lane->ended || stream_is_unnamed(lane->key))
         return false;
-    return stream_is_alive(pool, lane->stream, lane->key) || is_named(lane) || stream_key_is_handle(lane->key);
+    return stream_is_alive(pool, lane->stream, lane->key) ||
+           (!touch_captures_are_announced() && (is_named(lane) || stream_key_is_handle(lane->key)));
+}
+
+/* Records the event behind what the stream was given so far, which may be touched. LOCKING: none; inside, or visiting the other device. */
+CUresult lane_record(const cenote_pool *pool, const struct lane *lane, CUevent event)
+{
+    struct device *d = lane->other ? lane->other : pool->config.device;
+    return touch_captures_are_announced() ? d->driver->cuEventRecord(event, lane->stream) : touch_record(d, lane->stream, event);
 }
 
 /* Has no event on its stream yet covered something that waits for one? */
@@ -322,8 +247,14 @@ bool lane_is_owed(const cenote_pool *pool, uint32_t number)
     if (!lane || lane->ended)
         return false;
     tick whole = pool->store.pages.fences.whole, covered = lane->asked < whole ? whole : lane->asked;
-    return lane->last_free_tick > covered || lane->replayed > covered ||
+    return lane->progress.freed > covered || lane->replayed > covered ||
            (lane->first && use_of(pool, use_to_cover(pool, lane, lane->first))->freed > covered);
+}
+
+/* Is an event owed that a fence had no way to record? A call that names the stream can. */
+bool lane_is_wanted(const cenote_pool *pool, uint32_t lane)
+{
+    return !touch_captures_are_announced() && lane && lane_of(pool, lane)->asked < pool->store.pages.fences.wanted && lane_is_owed(pool, lane);
 }
 
 static void mark_stream(cenote_pool *pool, CUstream stream, uint32_t lane)
@@ -385,7 +316,8 @@ bool lanes_can_help(cenote_pool *pool)
 {
     const struct lanes *l = &pool->lanes;
     lock_take(&pool->lock);
-    bool whole = l->last_released && !fences_have_all(&pool->store.pages.fences, arena_of(pool, l->last_released)->released), helps = false;
+    const struct fences *f = &pool->store.pages.fences;
+    bool whole = fences_await_replays(f) && !fences_have_all(f, f->released), helps = false;
     lock_give(&pool->lock);
     whole = whole && !atomic_load(&pool->config.device->touch.is_full);
     for (uint32_t i = 0; i < l->count && !helps; i++) {
@@ -409,16 +341,17 @@ void lane_asked(cenote_pool *pool, uint32_t lane, tick covers)
 void lane_set_done(cenote_pool *pool, uint32_t number, tick covers)
 {
     struct lane *lane = lane_of(pool, number);
+    struct progress *p = &lane->progress;
     struct fences *f = &pool->store.pages.fences;
-    if (lane->done < covers)
-        lane->done = covers;
-    for (uint32_t a = lane->first_arena; a && f->stream_done; a = arena_of(pool, a)->next_of_lane)
-        advance_arena(pool, arena_of(pool, a), covers);
-    if (!lane->replayed || lane->replayed > lane->done)
+    if (p->done < covers) {
+        f->moved += p->done < p->freed;
+        p->done = covers;
+    }
+    if (!lane->replayed || lane->replayed > p->done)
         return;
     lane->replayed = 0;
-    pool->lanes.replayed--;
-    lanes_look_at_released(pool);
+    f->replaying--;
+    fences_look_at_replays(f);
     lane_drop(pool, number);
 }
 
@@ -429,12 +362,11 @@ void lane_set_done(cenote_pool *pool, uint32_t number, tick covers)
 void lanes_all_done(cenote_pool *pool, tick covers)
 {
     fences_all_done(&pool->store.pages.fences, covers);
-    for (uint32_t number = 1; pool->lanes.replayed && number < pool->lanes.table.used; number++) {
+    for (uint32_t number = 1; pool->store.pages.fences.replaying && number < pool->lanes.table.used; number++) {
         const struct lane *lane = lane_of(pool, number);
         if (lane->users && lane->replayed && lane->replayed <= covers)
             lane_set_done(pool, number, covers);
     }
-    lanes_look_at_released(pool);
     lanes_end_known(pool);
 }
 
@@ -450,7 +382,7 @@ void lane_not_asked(cenote_pool *pool, uint32_t number, tick covers)
 {
     struct lane *lane = lane_of(pool, number);
     if (lane->asked == covers)
-        lane->asked = lane->done < covers ? lane->done : covers;
+        lane->asked = lane->progress.done < covers ? lane->progress.done : covers;
     lane_drop(pool, number);
 }
 
@@ -458,27 +390,30 @@ void lane_not_asked(cenote_pool *pool, uint32_t number, tick covers)
 bool lanes_are_in_flight(const cenote_pool *pool, tick limit)
 {
     const struct fences *f = &pool->store.pages.fences;
-    for (uint32_t i = 0; f->stream_done && i < f->part_count; i++) {
+    for (uint32_t i = 0; i < f->part_count; i++) {
         uint32_t lane = f->part[(f->first_part + i) % FENCE_PARTS_MAX].lane;
-        if (lane && lane_of(pool, lane)->done < limit && lane_of(pool, lane)->born < limit)
+        if (lane && lane_of(pool, lane)->progress.done < limit && lane_of(pool, lane)->born < limit)
             return true;
     }
     for (uint32_t lane = pool->lanes.first_asking; lane; lane = lane_of(pool, lane)->next_asking) /* pending_waits_for has those of other devices */
-        if (!lane_of(pool, lane)->other && lane_of(pool, lane)->done < limit && lane_of(pool, lane)->born < limit)
+        if (!lane_of(pool, lane)->other && lane_of(pool, lane)->progress.done < limit && lane_of(pool, lane)->born < limit)
             return true;
-    return fences_bring(f, limit, pool->lanes.first_released != 0);
+    return fences_bring(f, limit);
 }
 
 /* Is the device done with all that was freed up to `limit`? */
 bool lanes_are_done(const cenote_pool *pool, tick limit)
 {
     const struct fences *f = &pool->store.pages.fences;
-    for (uint32_t number = 1; f->stream_done && number < pool->store.arenas.used; number++) {
-        const struct arena *a = arena_of(pool, number);
-        if (a->number && !fence_has_passed(f, a->last_free_tick < limit ? a->last_free_tick : limit, number))
+    if (limit <= f->whole)
+        return true;
+    for (uint32_t number = 1; number < pool->lanes.table.used; number++) {
+        const struct progress *p = &lane_of(pool, number)->progress;
+        tick freed = p->freed < limit ? p->freed : limit;
+        if (lane_of(pool, number)->users && freed > f->whole && freed > p->done)
             return false;
     }
-    return fence_is_done(f, limit);
+    return fence_is_done(f, limit) && (!fences_await_replays(f) || limit <= f->unreplayed);
 }
 
 /* The stream is about to end: the lane is found by its key no more, and the next stream with this key is another. */

@@ -15,7 +15,7 @@
 
 #include "base/index.h"
 #include "driver/device.h"
-#include "pool/core/arena.h"
+#include "pool/core/fence.h"
 
 #define LANES_MAX (1u << 24)
 #define MARKS_MAX (TOUCH_STREAMS_MAX + 1)
@@ -37,14 +37,13 @@ struct lane {
     struct device *other;           /* whose stream it is; NULL: the pool's own device */
     uint64_t generation;            /* of the other device's context: with that the lane is over */
     uint32_t users;                 /* arenas, uses, events and marks that name it: the lane goes with the last one */
-    uint32_t first_arena, last_arena; /* its arenas: first those that are found by their stream */
-    tick     last_free_tick;        /* once fences are on streams: none of its arenas freed anything later */
+    uint32_t first_arena;           /* of those that are found by their stream, see arenas.c */
+    struct progress progress;       /* its arenas point at it */
     tick     born;                  /* it has nothing that was freed up to here */
     tick     asked;                 /* the newest event on the stream covers what was freed up to here */
-    tick     done;                  /* the device is done with what the stream was given up to here */
     tick     ended_at;
     tick     replayed;              /* until the device is done with it up to here, no memory of destroyed private groups moves; 0: that may */
-    _Atomic(bool) ended;            /* read without the lock while the device is visited: retire.c waits for that */
+    _Atomic(bool) ended;            /* read without the lock while the device is visited: lane_ends.c waits for that */
 
     /* --- lane_events.c: events on a stream that ends */
     struct lane_event due[LANE_DUE_MAX]; /* the oldest first */
@@ -77,8 +76,6 @@ struct lanes {
     uint32_t     probes;            /* the highest probe that a lane was ever entered with */
     _Atomic(uint32_t) captured;     /* of these: streams that the pool knows by their handles in captures. Read without the lock, as a hint */
     uint32_t     first_asking, last_asking, asking;
-    uint32_t     first_released, last_released; /* arenas that private groups have left and replays may still write to, the oldest first */
-    uint32_t     replayed;          /* lanes that such memory waits for */
     tick         known_from;        /* lanes that ended before are done when the context is; 0: none are */
     uint32_t     count;             /* of the marks; 0 unless a thread records a fence */
     struct mark  marks[MARKS_MAX];
@@ -106,15 +103,14 @@ void lanes_expect_captured(uint64_t newest_stream, uint64_t of_capture);
 uint32_t lane_when_captured(const cenote_pool *pool, uint64_t key, CUstream stream, const struct device *other);
 void lane_hold(cenote_pool *pool, uint32_t lane);
 void lane_drop(cenote_pool *pool, uint32_t lane);
-void lane_join(cenote_pool *pool, struct arena *a, uint32_t lane);
-void lane_put_last(cenote_pool *pool, struct arena *a);
-void lane_leave(cenote_pool *pool, struct arena *a);
+void lane_join(cenote_pool *pool, struct horizon *h, uint32_t lane, tick freed);
+void lane_leave(cenote_pool *pool, struct horizon *h);
 bool lane_may_be_touched(cenote_pool *pool, const struct lane *lane);
+CUresult lane_record(const cenote_pool *pool, const struct lane *lane, CUevent event);
 bool lane_is_owed(const cenote_pool *pool, uint32_t lane);
-bool lane_knows_last_free(const cenote_pool *pool, const struct arena *a);
-bool lanes_begin(cenote_pool *pool);
-void lane_release(cenote_pool *pool, struct arena *a, tick now);
-void lanes_look_at_released(cenote_pool *pool);
+bool lane_is_wanted(const cenote_pool *pool, uint32_t lane);
+bool lane_is_of(const cenote_pool *pool, const struct horizon *h);
+void lane_release(cenote_pool *pool, struct horizon *h, tick now);
 void lanes_note_replays(cenote_pool *pool);
 void lanes_mark(cenote_pool *pool);
 void lanes_unmark(cenote_pool *pool);

@@ -27,10 +27,9 @@ static CUresult record(cenote_pool *pool, const struct lane *lane, CUevent *even
         return result;
     }
     result = CUDA_ERROR_NOT_SUPPORTED;
-    bool announced = touch_captures_are_announced();
-    if (announced ? stream_is_alive(pool, lane->stream, lane->key) : lane_may_be_touched(pool, lane))
-        result = announced ? t->cuEventRecord(*event, lane->stream) : touch_record(lane->other, lane->stream, *event);
-    else if (announced && t->cuCtxRecordEvent)
+    if (lane_may_be_touched(pool, lane))
+        result = lane_record(pool, lane, *event);
+    else if (touch_captures_are_announced() && t->cuCtxRecordEvent)
         result = t->cuCtxRecordEvent(device_context(lane->other), *event);
     if (result) {
         event_end_on(lane->other, *event);
@@ -120,7 +119,8 @@ bool peer_uses_is_done(cenote_pool *pool, uint32_t use)
         return true;
     }
     covering = covering ? covering : use_to_cover(pool, lane, use);
-    bool waited = u->freed <= pool->pending.done_on_peers[other->ordinal] || u->freed <= lane->uses_done || u->freed <= lane->done, done = false;
+    bool waited = u->freed <= pool->pending.done_on_peers[other->ordinal] || u->freed <= lane->uses_done || u->freed <= lane->progress.done;
+    bool done = false;
     lock_give(&pool->lock);
     CUresult visited = device_visit(other, lane->generation);
     lane->is_mute = visited != CUDA_ERROR_NOT_READY; /* its gate is shut for a moment */
@@ -279,7 +279,7 @@ CUresult peer_uses_end(const struct lane *lane, CUstream stream, bool whole, CUe
 /* Has the stream ended without an event at its end? LOCKING: the pool's lock. */
 static bool lacks_end(const struct lane *lane)
 {
-    return lane->users && lane->ended && lane->other && lane->done != LANE_DONE && !lane->due_count;
+    return lane->users && lane->ended && lane->other && lane->progress.done != LANE_DONE && !lane->due_count;
 }
 
 /*

@@ -10,7 +10,6 @@
 #include "pool/core/slab.h"
 
 #define ARENAS_MAX (1u << 16)
-#define STREAM_DONE_BYTES ((ARENAS_MAX + 1) * sizeof(tick)) /* by number of an arena, see fence.h: numbers begin with 1 */
 #define BYTES_MAX ((1ull << 48) - 1)   /* no device has more; keeps sums from overflowing, and fits a record (stats/account/record.h) */
 
 /* Arenas by number, first come first, see idle.c. */
@@ -19,6 +18,7 @@ struct idle_queue {
 };
 
 struct arena {                      /* guarded by the pool's lock */
+    struct horizon horizon;         /* at the front, see fence.h */
     struct heap  heap;              /* number 0: blocks of any size */
     struct heap *small;             /* number HEAP_OF_SMALL: small blocks; NULL: none came yet */
     struct slabs slabs;
@@ -34,11 +34,7 @@ struct arena {                      /* guarded by the pool's lock */
     uint32_t slides_left;           /* of those, still to come */
     tick     ordered;               /* its stream waits on the device for what any arena freed up to here, see order.c */
     tick     last_return_tick;      /* latest free of a block that the arena has back */
-    tick     last_free_tick;        /* latest free of a block of it, also of one that is pending */
-    uint32_t lane;                  /* of its stream, see lanes.c */
-    uint32_t before_of_lane, next_of_lane;
-    tick     released;              /* its private group ended then, and replays may still write to it; 0: none may */
-    uint32_t before_released, next_released;
+    uint32_t before_of_lane, next_of_lane;      /* arenas that are found by their stream, of the same stream */
     uint32_t before_of_group, next_of_group;    /* arenas of the same group, but for group 0 */
     uint32_t before_idle, next_idle;
     struct idle_queue *queue;       /* it is in, see idle.c; NULL: none */
@@ -49,6 +45,8 @@ struct arena {                      /* guarded by the pool's lock */
     bool     is_known;              /* found by its stream and group */
     bool     retired;               /* its stream or group is gone: another may take the arena over */
 };
+
+_Static_assert(offsetof(struct arena, horizon) == 0, "an arena begins with its horizon");
 
 void arena_open(struct arena *a, struct pages *pages, struct table *blocks, struct table *slabs, bool is_private);
 

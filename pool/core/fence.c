@@ -5,16 +5,15 @@
  * long as the program. Once all of its events are done, so is what was freed up to the tick at which it was begun: `done`. Fences retire in order,
  * so that one number says of any slot or page whether the device is through with it: its last free must not be later.
  *
- * Where fences are on streams, `done` does not say enough: a fence lacks events on streams that end, or are being captured. So each arena has a
- * number more, `stream_done`: how far its stream has got (lanes.c). An event on that stream moves it. The end of a whole fence or of a wait
- * for the whole context moves `whole` instead, and those lanes alone that ended before or have replays (lanes_all_done, lanes_end_known). When a
- * stream gets an arena with which the device is done, it becomes `now` (lane_join).
+ * Where fences are on streams, `done` does not say enough: a fence lacks events on streams that end, or are being captured. So each arena points at
+ * its stream, which says how far it has got (`progress`): an event on that stream moves it. The end of a whole fence or of a wait for the whole
+ * context moves `whole` instead. When a stream gets an arena with which the device is done, that is `known` of the arena up to now (lane_join).
  *
- *     complete:  freed <= done, and (freed <= stream_done of the arena, or freed <= whole)
+ *     complete:  freed <= whole, or (freed <= done, and freed <= the horizon of the arena)
  *
- * Memory of a graph may have been written by a replay on any stream. So `stream_done` of an arena that a private group has left stays behind
+ * Memory of a graph may have been written by a replay on any stream. So the horizon of an arena that a private group has left stays behind
  * the end of the group until `all` has come there. Only a fence moves `all` that had an event on every stream that lives as long as the
- * program, or that was over the whole context.
+ * program, or that was over the whole context. While a lane has replays of its own to come to the end of, `whole` is asked for instead of `all`.
  *
  * This is not a way to wait (wait.c waits) and it calls no driver: a thread that records or queries does so without the pool's lock and
  * tells us the result. That keeps rule 9 of docs/design.md visible in the signatures.
@@ -89,6 +88,14 @@ static void raise(tick *number, tick covers)
     *number = *number < covers ? covers : *number;
 }
 
+/* `all`, `whole` or `replaying` has changed. */
+void fences_look_at_replays(struct fences *f)
+{
+    tick unreplayed = f->replaying ? f->whole : f->all;
+    f->moved += fences_await_replays(f) && f->unreplayed < unreplayed;
+    raise(&f->unreplayed, unreplayed);
+}
+
 /* All events of a fence of that kind are done. */
 static void advance(struct fences *f, tick covers, enum fence_kind kind)
 {
@@ -100,6 +107,7 @@ static void advance(struct fences *f, tick covers, enum fence_kind kind)
         raise(&f->all, covers);
     if (kind == FENCE_WHOLE)
         raise(&f->whole, covers);
+    fences_look_at_replays(f);
 }
 
 /*
@@ -131,9 +139,9 @@ bool fences_have_all(const struct fences *f, tick freed)
 }
 
 /* Is a fence due that may move `done`, or if that matters `all`, where it is behind `limit`? */
-bool fences_bring(const struct fences *f, tick limit, bool all)
+bool fences_bring(const struct fences *f, tick limit)
 {
-    bool brings = false;
+    bool brings = false, all = fences_await_replays(f);
     for (uint32_t i = 0; i < f->count && !brings; i++) {
         enum fence_kind kind = f->fence[(f->first + i) % FENCES_DUE_MAX].kind;
         brings = (kind < FENCE_OF_SOME && f->done < limit) || (all && kind < FENCE_OF_MOST && f->all < limit);
@@ -230,5 +238,5 @@ bool fences_are_valid(const struct fences *f)
         before = fence->covers;
     }
     return before <= f->begun && f->begun <= f->now && f->freed <= f->now && f->done <= f->now && f->all <= f->done && f->whole <= f->all &&
-           parts == f->part_count;
+           f->unreplayed <= f->all && parts == f->part_count;
 }

@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/memory.h"
+
 typedef uint64_t tick;          /* the pool's clock: one more at each free, end of a private group, and fence for which nothing was freed; 0: never */
 
 #define FENCES_DUE_MAX 2048     /* chosen: up to here programs that run far ahead hold less; a full ring is not an error */
@@ -37,6 +39,21 @@ struct due {
     bool     is_last;           /* of its fence */
 };
 
+/* Of a stream. */
+struct progress {
+    tick     freed;             /* no arena of the stream has freed anything later */
+    tick     done;              /* the device is done with what the stream was given up to here; UINT64_MAX: it has ended, and with all of it */
+};
+
+/* Of an arena, which begins with it: up to where its own stream is done with what it freed. See fence_has_passed. */
+struct horizon {
+    uint32_t of_table;          /* while the arena is free, the table chains it here */
+    uint32_t lane;              /* of its stream, see lanes.c */
+    struct progress *stream;    /* of that lane; NULL: it has no stream */
+    tick     known;             /* all that it freed up to here was done when it came to its stream */
+    tick     released;          /* its private group ended then: what it freed until then, or later, waits for replays, too. 0: it left none */
+};
+
 struct fences {                 /* all guarded by the pool's lock */
     struct fence fence[FENCES_DUE_MAX]; /* ring, oldest at `first` */
     uint32_t     first;
@@ -50,7 +67,10 @@ struct fences {                 /* all guarded by the pool's lock */
     tick         done;          /* every stream that could be touched is done with everything freed up to here */
     tick         all;           /* every stream that lives as long as the program is, also those that were captured for a time */
     tick         whole;         /* the whole context is */
-    tick        *stream_done;   /* by the number of an arena: its stream is. NULL: each fence so far was over the whole context */
+    tick         released;      /* the newest end of a private group */
+    tick         unreplayed;    /* no replay writes any more to what private groups have left that ended up to here */
+    uint32_t     replaying;     /* lanes that such memory waits for */
+    const struct table *arenas; /* by number; each begins with its horizon */
     tick         begun;         /* what the fence being recorded, or the newest due, covers */
     tick         wanted;        /* a fence on the marked streams was tried for frees up to here: a lane with `asked` below this got no event of it */
     uint64_t     moved;         /* counts how often more was done than before */
@@ -65,7 +85,8 @@ bool fences_add(struct fences *f, CUevent event, uint32_t lane);
 void fences_end(struct fences *f, enum fence_kind kind);
 CUevent fences_give_up_newest(struct fences *f);
 bool fences_have_all(const struct fences *f, tick freed);
-bool fences_bring(const struct fences *f, tick limit, bool all);
+bool fences_bring(const struct fences *f, tick limit);
+void fences_look_at_replays(struct fences *f);
 bool fences_oldest(const struct fences *f, struct due *due);
 CUevent fences_covering(const struct fences *f, tick *freed);
 tick fences_newest_whole(const struct fences *f);
@@ -74,19 +95,30 @@ CUevent fences_skip(struct fences *f, const struct due *asked);
 void fences_all_done(struct fences *f, tick covers);
 bool fences_are_valid(const struct fences *f);
 
-/* The arena's own stream is done with what the arena freed up to here. */
-static inline void fences_advance_stream(struct fences *f, uint32_t arena, tick covers)
+/* Does memory that a private group has left wait for replays? */
+static inline bool fences_await_replays(const struct fences *f)
 {
-    if (f->stream_done[arena] < covers) {
-        f->moved += f->stream_done[arena] < f->freed;
-        f->stream_done[arena] = covers;
-    }
+    return f->unreplayed < f->released;
+}
+
+/* Up to where its own stream is done with what the arena freed. Replays may be on any stream: what they may still write to is not done. */
+static inline tick horizon_of(const struct fences *f, const struct horizon *h)
+{
+    tick done = h->stream ? h->stream->done : 0;
+    if (h->released > f->unreplayed && done >= h->released)
+        done = h->released - 1;
+    return done > h->known ? done : h->known;
+}
+
+static inline bool horizon_has_passed(const struct fences *f, tick freed, const struct horizon *h)
+{
+    return freed <= f->whole || (fence_is_done(f, freed) && freed <= horizon_of(f, h));
 }
 
 /* Is the device done with what that arena freed at that tick? Pages and slots are asked so. */
 static inline bool fence_has_passed(const struct fences *f, tick freed, uint32_t arena)
 {
-    return fence_is_done(f, freed) && (__builtin_expect(!f->stream_done, 1) || freed <= f->stream_done[arena] || freed <= f->whole);
+    return freed <= f->whole || (fence_is_done(f, freed) && freed <= horizon_of(f, table_at(f->arenas, arena)));
 }
 
 #endif

@@ -55,7 +55,7 @@ static enum awaited what_is_awaited(cenote_pool *pool, tick limit, CUresult said
     limit = limit < pool->store.pages.fences.now ? limit : pool->store.pages.fences.now;
     const struct fences *f = &pool->store.pages.fences;
     bool announced = touch_captures_are_announced();
-    bool in_flight = lanes_are_in_flight(pool, limit) || (announced && (f->stream_done ? f->whole < limit : !fence_is_done(f, limit)));
+    bool in_flight = lanes_are_in_flight(pool, limit) || (announced && f->whole < limit);
     bool told = (f->count || pool->lanes.first_asking) && (!said || said == CUDA_ERROR_NOT_READY);
     enum pending_wait pending = pool->pending.polling ? PENDING_EVENT : pending_waits_for(pool, limit);
     lock_give(&pool->lock);

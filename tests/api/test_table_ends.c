@@ -145,22 +145,7 @@ CASE(the_last_use_and_the_last_lane)
     scene_close(&scene);
 }
 
-/* The array by the number of an arena: behind it may be the memory of another. */
-CASE(an_array_has_room_for_the_last_arena)
-{
-    struct scene scene;
-    scene_open(&scene, CARD);
-    size_t before = memory_in_use();
-    lock_take(&scene.pool->lock);
-    EXPECT(lanes_begin(scene.pool));
-    lock_give(&scene.pool->lock);
-    EXPECT(memory_in_use() - before >= (ARENAS_MAX + 1) * sizeof(tick));
-    before = memory_in_use();
-    scene_close(&scene);
-    EXPECT(before - memory_in_use() >= (ARENAS_MAX + 1) * sizeof(tick));
-}
-
-/* With announced:0 each arena knows how far its stream is, in an array by its number. */
+/* With announced:0 the last arena knows how far its stream is, too. */
 CASE(the_last_arena)
 {
     struct scene scene;
@@ -181,7 +166,7 @@ CASE(the_last_arena)
     DONE(cenote_free(block[A]));
     DONE(cuCtxSynchronize());
     EXPECT(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT) == 0 && scene_stats(scene.pool).reserved.current == 0);
-    EXPECT(scene.pool->store.pages.fences.stream_done[ARENAS_MAX] > 0);
+    EXPECT(horizon_of(&scene.pool->store.pages.fences, &arena_of(scene.pool, ARENAS_MAX)->horizon) > 0);
     DONE(cenote_alloc(scene.pool, 20 * MIB, scene.stream[C], &block[C])); /* the other arena was given back */
     DONE(cenote_free(block[C]));
     DONE(cenote_stream_retire(scene.pool, scene.stream[C]));

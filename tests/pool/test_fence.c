@@ -216,12 +216,17 @@ CASE(a_wait_while_one_is_being_recorded)
 
 /* ------------------------------------------------------------------------------------------------------------------ events on streams */
 
-static tick own[4];
+static struct horizon horizon[4];
+static struct progress stream[4];
+static const struct table arenas = {.items = (char *)horizon, .item_size = sizeof *horizon};
 
+/* Each arena has a stream of its own. */
 static void count_streams(void)
 {
-    memset(own, 0, sizeof own);
-    f.stream_done = own;
+    memset(stream, 0, sizeof stream);
+    for (uint32_t i = 0; i < 4; i++)
+        horizon[i] = (struct horizon){.lane = i, .stream = &stream[i]};
+    f.arenas = &arenas;
 }
 
 CASE(the_last_event_of_a_fence_makes_it_done)
@@ -245,7 +250,7 @@ CASE(an_arena_is_done_when_its_own_stream_is_and_all_others_are)
 {
     count_streams();
     tick freed = record(1);
-    fences_advance_stream(&f, 1, freed);
+    stream[1].done = freed;
     EXPECT(!fence_has_passed(&f, freed, 1)); /* other streams may be behind */
     mark_done(freed);
     EXPECT(fence_has_passed(&f, freed, 1));
@@ -277,17 +282,59 @@ CASE(a_fence_with_gaps_moves_done_alone)
     EXPECT(fences_add(&f, event(1), 1));
     fences_end(&f, FENCE_OF_MOST);
     EXPECT(!fences_have_all(&f, first));
-    EXPECT(fences_bring(&f, first, false));
+    EXPECT(fences_bring(&f, first));
     mark_done(first);
     EXPECT(fence_is_done(&f, first));
     EXPECT_EQ(f.all, 0);
     tick second = record(2);
     EXPECT(fences_have_all(&f, second)); /* when that one is done */
-    EXPECT(!fences_bring(&f, first, false));
-    EXPECT(fences_bring(&f, first, true));
+    EXPECT(!fences_bring(&f, first));
+    f.released = first;
+    EXPECT(fences_bring(&f, first));
     mark_done(second);
     EXPECT_EQ(f.all, second);
     EXPECT(fences_are_valid(&f));
+}
+
+/* A private group ends: its arena waits for a fence without gaps, even if its own stream has ended, and for the lanes that have replays. */
+CASE(what_a_private_group_leaves_waits_for_replays)
+{
+    count_streams();
+    tick before = record(1);
+    mark_done(before);
+    tick end = fences_stamp(&f);
+    horizon[1].released = f.released = end;
+    stream[1].done = UINT64_MAX;
+    f.done = end;
+    EXPECT(fences_await_replays(&f));
+    EXPECT(!fence_has_passed(&f, end, 1));
+    EXPECT(fence_has_passed(&f, before, 1));
+    f.replaying = 1;
+    f.all = end;
+    fences_look_at_replays(&f);
+    EXPECT(!fence_has_passed(&f, end, 1));
+    uint64_t moved = f.moved;
+    f.replaying = 0;
+    fences_look_at_replays(&f);
+    EXPECT(fence_has_passed(&f, end, 1) && !fences_await_replays(&f));
+    EXPECT_EQ(f.moved, moved + 1);
+    f.replaying = 1; /* another group, later: what was done stays done */
+    fences_look_at_replays(&f);
+    EXPECT(fence_has_passed(&f, end, 1));
+    EXPECT(fences_are_valid(&f));
+}
+
+/* The arena comes to a stream that has done nothing: what the device was done with before stays done. */
+CASE(an_arena_keeps_what_was_known_when_it_came)
+{
+    count_streams();
+    tick freed = fences_stamp(&f), later = fences_stamp(&f);
+    f.done = later;
+    horizon[2].known = freed;
+    EXPECT(fence_has_passed(&f, freed, 2));
+    EXPECT(!fence_has_passed(&f, later, 2));
+    stream[2].done = later;
+    EXPECT(fence_has_passed(&f, later, 2));
 }
 
 /* A wait goes on as long as memory comes: fences over nothing are no reason to. */
@@ -298,14 +345,11 @@ CASE(what_moved_is_counted)
     uint64_t before = f.moved;
     mark_done(freed);
     EXPECT_EQ(f.moved, before + 1);
-    fences_advance_stream(&f, 1, freed);
-    EXPECT_EQ(f.moved, before + 2);
     tick nothing = fences_stamp_nothing(&f);
     REQUIRE(fences_begin(&f));
     end(2);
     mark_done(nothing);
-    fences_advance_stream(&f, 1, nothing);
-    EXPECT_EQ(f.moved, before + 2);
+    EXPECT_EQ(f.moved, before + 1);
 }
 
 /* Broken states that the rule has to see. */

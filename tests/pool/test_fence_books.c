@@ -4,11 +4,10 @@
 #include "tests/harness.h"
 
 static struct fences f;
-static tick of_arenas[4];
 
 static void forget(void)
 {
-    f = (struct fences){.stream_done = of_arenas};
+    f = (struct fences){0};
 }
 
 static CUevent event(uintptr_t number)
@@ -67,8 +66,8 @@ CASE(what_is_due_brings)
     second = record(2, FENCE_OF_ALL);
     EXPECT(fences_have_all(&f, first.covers)); /* without a look at what is due */
     EXPECT(fences_have_all(&f, second.covers));
-    EXPECT(!fences_bring(&f, first.covers, true));
-    EXPECT(fences_bring(&f, second.covers, false));
+    EXPECT(!fences_bring(&f, first.covers));
+    EXPECT(fences_bring(&f, second.covers));
     record(3, FENCE_OF_MOST);
     EXPECT(fences_have_all(&f, second.covers));
     EXPECT(!fences_have_all(&f, f.now));
