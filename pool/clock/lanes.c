@@ -147,10 +147,10 @@ void lane_drop(cenote_pool *pool, uint32_t number)
     table_give(&pool->lanes.table, number);
 }
 
-/* Invariant 26. */
-bool lane_is_of(const cenote_pool *pool, const struct horizon *h)
+/* Invariant 26. The arena has freed nothing after `freed`, but for what is pending. */
+bool lane_is_of(const cenote_pool *pool, const struct horizon *h, tick freed)
 {
-    return h->lane && h->stream == &lane_of(pool, h->lane)->progress;
+    return h->lane && h->stream == &lane_of(pool, h->lane)->progress && (freed <= h->stream->freed || freed <= h->known);
 }
 
 /* ------------------------------------------------------------------------------------------------------------ what private groups leave */
@@ -208,7 +208,7 @@ void lane_join(cenote_pool *pool, struct horizon *h, uint32_t number, tick freed
 
 void lane_leave(cenote_pool *pool, struct horizon *h)
 {
-    CHECK(lane_is_of(pool, h));
+    CHECK(lane_is_of(pool, h, 0));
     h->known = horizon_of(&pool->store.pages.fences, h);
     lane_drop(pool, h->lane);
     h->lane = 0;

@@ -109,7 +109,7 @@ bool lane_may_be_touched(cenote_pool *pool, const struct lane *lane);
 CUresult lane_record(const cenote_pool *pool, const struct lane *lane, CUevent event);
 bool lane_is_owed(const cenote_pool *pool, uint32_t lane);
 bool lane_is_wanted(const cenote_pool *pool, uint32_t lane);
-bool lane_is_of(const cenote_pool *pool, const struct horizon *h);
+bool lane_is_of(const cenote_pool *pool, const struct horizon *h, tick freed);
 void lane_release(cenote_pool *pool, struct horizon *h, tick now);
 void lanes_note_replays(cenote_pool *pool);
 void lanes_mark(cenote_pool *pool);
