@@ -150,15 +150,16 @@ static bool has_exchanged(struct climb *c, uint64_t bytes)
  */
 static bool has_overstated(struct climb *c)
 {
-    bool was_known = c->misjudged < 0;
+    bool was_known = c->overstates;
     if (c->no_mapping)
         return false;
     lock_give(&c->pool->lock);
     c->misjudged = 0;
     uint64_t says = attempt_ask_outside(c);
     c->misjudged = says == UINT64_MAX ? 0 : -(int64_t)says;
+    c->overstates |= c->misjudged != 0;
     lock_take(&c->pool->lock);
-    return !was_known && c->misjudged;
+    return !was_known && c->overstates; /* news once: a driver that gives all in one piece, and no page, would be asked for both for ever */
 }
 
 /* Takes the place. LOCKING: the pool's lock. */

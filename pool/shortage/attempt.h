@@ -27,6 +27,7 @@ struct climb {
     uint64_t              stir;     /* that of this pool and of its siblings when the last round began */
     uint64_t              outside;  /* bytes that the driver has left, UINT64_MAX: not asked, or it does not say; */
     int64_t               misjudged;/* so many more than it says, or fewer, as it turned out when it was last tried */
+    bool                  overstates;/* it refused pages that it said it has */
     bool                  no_loosening; /* aliases of units did not go when they were to: they stay */
     CUresult              no_mapping; /* what the driver said when the pages of the last fill were mapped */
     uint64_t              now;      /* when the attempt began, for the harvest budget */

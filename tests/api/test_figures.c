@@ -39,6 +39,33 @@ static void end_lying(void)
     device_close(figure.device);
 }
 
+static atomic_int pages_refused;
+
+/* Gives large pieces, and no page. */
+static CUresult refuse_pages(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *prop, unsigned long long flags)
+{
+    if (bytes > 2 * MIB)
+        return figure.real->cuMemCreate(handle, bytes, prop, flags);
+    REQUIRE(atomic_fetch_add(&pages_refused, 1) < 1000); /* the climb would go on for ever */
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* It says that one page is left, gives all that is missing in one piece, and refuses each page: that is out of memory, and not asked for ever. */
+CASE(a_driver_that_gives_pieces_and_no_pages)
+{
+    struct scene scene;
+    void *block = NULL, *none = NULL;
+    scene_open(&scene, 256 * MIB);
+    REQUIRE(!cenote_alloc(scene.pool, 100 * MIB, scene.stream[A], &block));
+    begin_lying(-(int64_t)(256 - 100 - 4) * (int64_t)MIB);
+    figure.liar.cuMemCreate = refuse_pages;
+    EXPECT_EQ(cenote_alloc(scene.pool, 40 * MIB, scene.stream[A], &none), CENOTE_OUT_OF_MEMORY);
+    EXPECT(pages_refused > 0);
+    end_lying();
+    DONE(cenote_free(block));
+    scene_close(&scene);
+}
+
 /* Some systems have more than they say. A request that was refused in one piece is tried again once less is missing, or more is left. */
 CASE(a_driver_that_says_less_than_it_has)
 {
