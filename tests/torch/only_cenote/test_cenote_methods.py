@@ -11,6 +11,8 @@ import torch
 import simulated
 from cenote.native import adapter
 
+pytestmark = pytest.mark.skipif(not simulated.allocator(), reason="CENOTE_TEST_ALLOCATOR is not cenote")
+
 HEADERS = ("c10/cuda/CUDACachingAllocator.h", "torch/csrc/cuda/CUDAPluggableAllocator.h")
 ADDED = "virtual void tomorrow(int) = 0;\n  virtual void raw_delete(void* ptr) = 0;"
 ADDED_TOO = "void tomorrow(int) override {}\n  void raw_delete(void* ptr) override;"

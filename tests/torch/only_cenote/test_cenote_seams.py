@@ -152,7 +152,7 @@ del optimizers.register_optimizer_step_pre_hook
 
 def test_what_stands_in_the_way_of_the_adapter_is_told_as_a_missing_compiler_is():
     """Here PyTorch does not say which commit it is built from."""
-    out, lines = breaking("del torch.version.git_version", "cenote.status().note")
+    out, lines = breaking("import os; os.environ['CENOTE'] = 'fallback'; del torch.version.git_version", "cenote.status().note")
     assert out[:2] == ["pluggable", "AttributeError:"] and lines[0].startswith("cenote: no adapter for torch ")
 
 
