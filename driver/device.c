@@ -255,7 +255,8 @@ struct device *device_open(int ordinal, int *error)
     struct device *d = of_number(ordinal);
     if (!d)
         return no_memory(error);
-    *error = !d->opened ? open_first(d, ordinal) : d->is_kept ? retain_kept(d) : CENOTE_OK;
+    bool lives = atomic_load(&d->generation) != 0; /* or pools are left in it, and the caller is refused later */
+    *error = !d->opened ? open_first(d, ordinal) : d->is_kept && lives ? retain_kept(d) : CENOTE_OK;
     if (*error)
         return NULL;
     d->opened++;

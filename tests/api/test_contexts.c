@@ -140,6 +140,29 @@ CASE(the_primary_context)
     scene_is_open = false;
 }
 
+/* The caller has ended the primary context before the pool in it: another pool gets no memory, and no context is made for it. */
+CASE(a_primary_context_that_ended_is_not_made_again)
+{
+    struct scene s;
+    struct sim_shape shape = scene_card(256 * MIB);
+    cenote_options options = scene_options();
+    cenote_pool *other = NULL;
+    void *none;
+    unsigned flags;
+    int active = 1;
+    scene_open_card(&s, &shape);
+    DONE(cenote_pool_create_in(s.context, &options, &s.pool));
+    DONE(cuDevicePrimaryCtxRelease(0));
+    DONE(cenote_pool_create(0, &options, &other));
+    EXPECT_EQ(cenote_alloc(other, MIB, NULL, &none), CENOTE_DEVICE_LOST);
+    DONE(cuDevicePrimaryCtxGetState(0, &flags, &active));
+    EXPECT(!active);
+    EXPECT_EQ(books_now().contexts, 0);
+    DONE(cenote_pool_destroy(other));
+    DONE(cenote_pool_destroy(s.pool));
+    scene_is_open = false;
+}
+
 CASE(no_context)
 {
     struct sim_shape shape = scene_card(64 * MIB);
