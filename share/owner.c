@@ -6,7 +6,6 @@
  *
  * LOCKING: none; no state.
  */
-#include "pool/arenas/look.h"
 #include "share/share.h"
 
 #include <linux/netlink.h>

@@ -7,7 +7,6 @@
 
 #include "pool/arenas/idle.h"
 #include "pool/arenas/last_freed.h"
-#include "pool/arenas/locate.h"
 #include "pool/provider/provider.h"
 #include "stats/account/count.h"
 #include "stats/account/record.h"

@@ -23,7 +23,6 @@
 #include "pool/arenas/locate.h"
 #include "pool/arenas/look.h"
 #include "pool/clock/events.h"
-#include "pool/clock/lane_events.h"
 #include "pool/life/pool.h"
 #include "pool/life/turn.h"
 #include "pool/mapping/peer_access.h"

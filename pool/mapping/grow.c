@@ -9,7 +9,6 @@
 #include "pool/mapping/grow.h"
 
 #include "pool/life/pool.h"
-#include "pool/life/turn.h"
 #include "pool/life/watch.h"
 #include "pool/mapping/recycle.h"
 #include "pool/mapping/reset.h"

@@ -20,7 +20,7 @@
 #include "base/check.h"
 #include "driver/nvml.h"
 #include "pool/life/pool.h"
-#include "stats/account/count.h"
+#include "pool/pool.h"
 
 #define GRACE_NS     100000000u     /* chosen, as for harvesting: no user notices it at program start */
 #define OFTEN_NS     10000000000u   /* chosen: steps are shorter */

@@ -20,7 +20,7 @@
 #include "pool/life/pool.h"
 #include "pool/life/turn.h"
 #include "pool/mapping/trim.h"
-#include "stats/account/count.h"
+#include "pool/pool.h"
 
 static uint64_t period(const cenote_pool *pool)
 {

@@ -3,7 +3,7 @@
  *
  * LOCKING: the caller holds none.
  */
-#include "pool/arenas/look.h"
+#include "pool/pool.h"
 #include "pool/clock/events.h"
 #include "pool/life/pool.h"
 #include "pool/life/turn.h"

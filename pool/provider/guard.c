@@ -17,7 +17,7 @@
 
 #include "base/check.h"
 #include "pool/life/prove.h"
-#include "pool/provider/provider.h"
+#include "pool/pool.h"
 
 static uint64_t gap(const cenote_pool *pool) { return pool->config.device->granularity; }
 

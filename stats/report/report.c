@@ -11,8 +11,6 @@
 #include "pool/life/pool.h"
 #include "pool/life/prove.h"
 #include "pool/mapping/budget.h"
-#include "pool/provider/provider.h"
-#include "stats/account/count.h"
 #include "stats/account/record.h"
 #include "stats/report/rows.h"
 
