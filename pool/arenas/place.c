@@ -56,12 +56,11 @@ void place_shape(const cenote_pool *pool, const struct arena *a, struct request 
 {
     q->at_segment_end = provider_guards(pool, a);
     q->exclusive_pages = q->at_segment_end || (a->group && group_of(pool, a->group)->flags & CENOTE_GROUP_WHOLE);
-    bool moves = provider_moves_pages(pool, a);
-    q->alone = q->exclusive_pages && !moves && !provider_guards(pool, a); /* there each block has memory of its own */
+    q->alone = q->exclusive_pages && !q->at_segment_end && !provider_moves_pages(pool, a);
     request_make(q, !a->is_private && !q->exclusive_pages && !q->at);
-    if (q->exclusive_pages && moves)
+    if (q->exclusive_pages && !q->alone && !q->at_segment_end)
         cover_pages(pool, a, q);
-    else if (q->class == CLASS_NONE && !a->is_private && moves)
+    else if (q->class == CLASS_NONE && !a->is_private && provider_moves_pages(pool, a))
         request_choose_heap(q, pool->store.pages.shifts[GRADE_SMALL]);
 }
 

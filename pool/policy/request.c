@@ -3,11 +3,11 @@
  *
  * LOCKING: the caller holds none.
  */
-#include "pool/pool.h"
 #include "pool/clock/events.h"
 #include "pool/life/pool.h"
 #include "pool/life/turn.h"
 #include "pool/mapping/trim.h"
+#include "pool/pool.h"
 #include "pool/shortage/wait.h"
 #include "stats/account/record.h"
 #include "stats/account/steps.h"
