@@ -1,12 +1,14 @@
 /*
  * addresses.c: from an address to its region, in two loads.
  *
- * A two-level table of the 57 bits of a device address, by granules of 2 MiB: a leaf entry is the lowest region that touches the granule.
- * Regions of pages fill whole granules; segments need not, so that several may meet in one: they are chained in rising order. A free
- * starts here, before it knows which pool to lock; so entries are atomic, and region structures are never unmapped.
+ * A two-level table of the 57 bits of a device address, by granules of 2 MiB: a leaf entry is the lowest region that
+ * touches the granule. Regions of pages fill whole granules; segments need not, so that several may meet in one: they
+ * are chained in rising order. A free starts here, before it knows which pool to lock; so entries are atomic, and
+ * region structures are never unmapped.
  *
- * An address names one region. The driver gives addresses again only once nothing is there any more: a region that comes to lie on others takes their
- * place, and they leave the map. So it is with segments of a context that the program has ended (pool/mapping/reset.c).
+ * An address names one region. The driver gives addresses again only once nothing is there any more: a region that
+ * comes to lie on others takes their place, and they leave the map. So it is with segments of a context that the
+ * program has ended (pool/mapping/reset.c).
  *
  * LOCKING: writers take the addresses lock; readers take none, unless they have to be certain.
  */

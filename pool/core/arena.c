@@ -4,11 +4,12 @@
  *     heap 0    large blocks, and slabs
  *     heap 1    small blocks: of up to a quarter of a small page
  *
- * A block stays in the heap that it came to, and its region says which (invariant 27). Slabs stay beside large blocks: few outlive these, and
- * programs whose large blocks grow hold twice as much without them in between.
+ * A block stays in the heap that it came to, and its region says which (invariant 27). Slabs stay beside large blocks:
+ * few outlive these, and programs whose large blocks grow hold twice as much without them in between.
  *
- * An arena has one order domain: the key (group, stream). Its blocks are allocated and freed in the order of that stream, so that nothing here
- * has to ask what the device has done. Pages and fences deal with memory that comes from another arena or goes to one.
+ * An arena has one order domain: the key (group, stream). Its blocks are allocated and freed in the order of that
+ * stream, so that nothing here has to ask what the device has done. Pages and fences deal with memory that comes from
+ * another arena or goes to one.
  *
  * LOCKING: every function here expects the pool's lock.
  */
@@ -61,7 +62,8 @@ static struct heap *heap_with(struct arena *a, uint32_t block)
     return arena_heap(a, region_of(a->heap.pages, block_of(a->heap.ranges.blocks, block)->region)->heap);
 }
 
-static enum fit find_at(struct arena *a, const struct requester *who, const struct request *q, const struct region *r, struct place *place)
+static enum fit find_at(struct arena *a, const struct requester *who, const struct request *q, const struct region *r,
+                        struct place *place)
 {
     if (q->alone)
         return heap_find_alone(&a->heap, who, q->at, q->size, q->alignment, place);
@@ -70,8 +72,12 @@ static enum fit find_at(struct arena *a, const struct requester *who, const stru
     return r && r->arena == a->number ? heap_find_at(arena_heap(a, r->heap), who, r, q->at, q->size, place) : FIT_NOT;
 }
 
-/* Finds a place in the heap for the block, or for a new slab. `r`: the region of the address that the request names, if it names one. */
-enum fit arena_find(struct arena *a, const struct requester *who, const struct request *q, const struct region *r, struct place *place)
+/*
+ * Finds a place in the heap for the block, or for a new slab. `r`: the
+ * region of the address that the request names, if it names one.
+ */
+enum fit arena_find(struct arena *a, const struct requester *who, const struct request *q, const struct region *r,
+                    struct place *place)
 {
     if (q->at) {
         enum fit fit = find_at(a, who, q, r, place);
@@ -89,7 +95,9 @@ enum fit arena_find(struct arena *a, const struct requester *who, const struct r
     return heap_find(arena_heap(a, q->heap), who, q->size, q->alignment, place);
 }
 
-/* The block that heap_take took has its pages: makes it live, or a slab, and takes the first item. Returns the address. */
+/*
+ * The block that heap_take took has its pages: makes it live, or a slab, and takes the first item. Returns the address.
+ */
 uint64_t arena_commit(struct arena *a, const struct request *q, uint32_t block)
 {
     struct block *b = block_of(a->heap.ranges.blocks, block);
@@ -118,7 +126,10 @@ void arena_note_free(struct arena *a, tick freed)
     a->last_return_tick = a->last_return_tick > freed ? a->last_return_tick : freed;
 }
 
-/* The items of the slab were freed at different ticks, and a pending one comes back late with an early tick: the arena's latest tick covers all. */
+/*
+ * The items of the slab were freed at different ticks, and a pending one comes
+ * back late with an early tick: the arena's latest tick covers all.
+ */
 void arena_close_slab(struct arena *a, uint32_t slab)
 {
     struct region *r = region_of(a->heap.pages, slab_of(a->slabs.table, slab)->region);
@@ -133,8 +144,8 @@ void arena_give_item(struct arena *a, uint32_t slab, uint32_t item, tick freed)
 }
 
 /*
- * Empty slabs, kept for speed, go back to the heap. Slabs with a free item may be many, and few of them are empty: of no more than `looks` it is seen
- * whether they are. A trim finds the others (trim_flush).
+ * Empty slabs, kept for speed, go back to the heap. Slabs with a free item may be many, and few of them are empty: of
+ * no more than `looks` it is seen whether they are. A trim finds the others (trim_flush).
  */
 void arena_flush(struct arena *a, uint32_t looks)
 {

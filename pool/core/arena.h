@@ -10,7 +10,8 @@
 #include "pool/core/slab.h"
 
 #define ARENAS_MAX (1u << 16)
-#define BYTES_MAX ((1ull << 48) - 1)   /* no device has more; keeps sums from overflowing, and fits a record (stats/account/record.h) */
+#define BYTES_MAX ((1ull << 48) - 1)   /* no device has more; keeps sums from overflowing,
+                                          and fits a record (stats/account/record.h) */
 
 /* Arenas by number, first come first, see idle.c. */
 struct idle_queue {
@@ -30,18 +31,22 @@ struct arena {                      /* guarded by the pool's lock */
     uint64_t pending;               /* bytes of its pending blocks, as they are counted */
     struct row row;                 /* its part of the allocated bytes */
     uint32_t slow_path_users;       /* threads in shortage.c on its behalf: no other stream takes it over */
-    uint32_t slides_allowed;        /* places that may slide until the next poll; each poll that does not help doubles them */
+    uint32_t slides_allowed;        /* places that may slide until the next poll; each
+                                       poll that does not help doubles them */
     uint32_t slides_left;           /* of those, still to come */
-    tick     ordered;               /* its stream waits on the device for what any arena freed up to here, see order.c */
+    tick     ordered;               /* its stream waits on the device for what any
+                                       arena freed up to here, see order.c */
     tick     last_return_tick;      /* latest free of a block that the arena has back */
     uint32_t before_of_lane, next_of_lane;      /* arenas that are found by their stream, of the same stream */
     uint32_t before_of_group, next_of_group;    /* arenas of the same group, but for group 0 */
     uint32_t before_idle, next_idle;
     struct idle_queue *queue;       /* it is in, see idle.c; NULL: none */
     bool     is_private;            /* rule 4 */
-    bool     captured;              /* private, and drawn from in a capture: replays may write to its memory until its group is destroyed */
+    bool     captured;              /* private, and drawn from in a capture: replays may write
+                                       to its memory until its group is destroyed */
     bool     was_private;           /* made for a private group, and taken over by such alone */
-    bool     is_plain;              /* its memory is that of cuMemAlloc, whatever the pool's is; taken over by plain groups alone */
+    bool     is_plain;              /* its memory is that of cuMemAlloc, whatever the
+                                       pool's is; taken over by plain groups alone */
     bool     is_known;              /* found by its stream and group */
     bool     retired;               /* its stream or group is gone: another may take the arena over */
 };
@@ -57,7 +62,8 @@ static inline uint32_t arena_heaps(const struct arena *a) { return a->small ? 2 
 bool     arena_has_regions(const struct arena *a);
 uint64_t arena_addresses(const struct arena *a);
 
-enum fit arena_find(struct arena *a, const struct requester *who, const struct request *q, const struct region *r, struct place *place);
+enum fit arena_find(struct arena *a, const struct requester *who, const struct request *q, const struct region *r,
+                    struct place *place);
 uint64_t arena_commit(struct arena *a, const struct request *q, uint32_t block);
 void     arena_abandon(struct arena *a, uint32_t block);
 

@@ -1,26 +1,28 @@
 /*
  * fill.c: puts a page under each slot of a range that lacks one.
  *
- * The pages come, in this order, from the spares, from free pages that lie elsewhere (harvest: the one that was freed longest ago first;
- * its old place keeps its mapping, but for aliases:off; not as far as the pool may grow instead), and from the driver. What cannot be used where
- * it is mapped now is unmapped first.
+ * The pages come, in this order, from the spares, from free pages that lie elsewhere (harvest: the one that was freed
+ * longest ago first; its old place keeps its mapping, but for aliases:off; not as far as the pool may grow instead),
+ * and from the driver. What cannot be used where it is mapped now is unmapped first.
  *
  *     fill_plan          fill_create, fill_unmap, fill_map       fill_publish
  *     pool's lock        the turn, no lock                       pool's lock
  *     ------------> create, unmap, map, grant access -------> linked and usable, or picked pages back where they were
  *                        any failure: unmapped in reverse
  *
- * For very many slots the plan is made in steps, and between them the lock may be let go of: fill_hold, then fill_pick and fill_picked for each
- * grade, then fill_lift. The place belongs to the request from the first step on.
+ * For very many slots the plan is made in steps, and between them the lock may be let go of: fill_hold, then fill_pick
+ * and fill_picked for each grade, then fill_lift. The place belongs to the request from the first step on.
  *
- * If the device is not done with a page that was picked (`behind`), the stream of the arena is made to wait for it before fill_map (order.c).
+ * If the device is not done with a page that was picked (`behind`), the
+ * stream of the arena is made to wait for it before fill_map (order.c).
  *
- * Between plan and publish the slots are in transit and the pages that were picked have an owner, so no other thread touches either. After a
- * failure four things may not be as before: the stream waits, if it was made to; pages that were created stay, as spares, so that the next attempt
- * needs that many fewer; old mappings that were taken away stay away, so that their slots lack a page now; and a slot that the driver would not
- * unmap again is broken.
+ * Between plan and publish the slots are in transit and the pages that were picked have an owner, so no other thread
+ * touches either. After a failure four things may not be as before: the stream waits, if it was made to; pages that
+ * were created stay, as spares, so that the next attempt needs that many fewer; old mappings that were taken away stay
+ * away, so that their slots lack a page now; and a slot that the driver would not unmap again is broken.
  *
- * LOCKING: the turn throughout. fill_plan and fill_publish have the pool's lock as well; the driver's part between them does not.
+ * LOCKING: the turn throughout. fill_plan and fill_publish have the
+ * pool's lock as well; the driver's part between them does not.
  */
 #include "pool/core/fill.h"
 
@@ -70,8 +72,12 @@ void fill_close(struct fill *f)
     f->most = 0;
 }
 
-/* Lists the slots that lack a page. The pages that stay are marked as met (pages_look_anew), so that the picker does not pick them. */
-static void list_missing(struct fill *f, struct pages *s, const struct requester *who, struct region *r, uint32_t from, uint32_t to)
+/*
+ * Lists the slots that lack a page. The pages that stay are marked
+ * as met (pages_look_anew), so that the picker does not pick them.
+ */
+static void list_missing(struct fill *f, struct pages *s, const struct requester *who, struct region *r, uint32_t from,
+                         uint32_t to)
 {
     f->region = r;
     f->is_held = false;
@@ -89,7 +95,8 @@ static void list_missing(struct fill *f, struct pages *s, const struct requester
             continue;
         }
         struct fill_entry *e = &f->entries[f->count++];
-        *e = (struct fill_entry){.slot = slot, .grade = pages_grade_at(r, slot), .stays = pages_may_stay(s, who, r, slot)};
+        *e = (struct fill_entry){
+            .slot = slot, .grade = pages_grade_at(r, slot), .stays = pages_may_stay(s, who, r, slot)};
         CHECK(!blocked || e->stays);
         *(e->stays ? &e->page : &e->old) = r->page[slot];
         f->unmaps += e->old != 0;
@@ -98,7 +105,10 @@ static void list_missing(struct fill *f, struct pages *s, const struct requester
     }
 }
 
-/* Of `missing` pages so many come from the driver: that many fewer move. What never was anywhere moves nowhere, and stays picked. */
+/*
+ * Of `missing` pages so many come from the driver: that many fewer
+ * move. What never was anywhere moves nowhere, and stays picked.
+ */
 static void leave_to_growth(struct picker *k, uint32_t missing, uint64_t news)
 {
     uint32_t found = k->count, least = 0, moves = news < missing ? missing - (uint32_t)news : 0;
@@ -132,7 +142,10 @@ static void count_new(struct fill *f, const struct pages *s, uint32_t grade, uin
     f->top = pages && grade > f->top ? grade : f->top;
 }
 
-/* The next page of that grade that was picked and may still move; for each that may not any more one is created. 0: there is none. */
+/*
+ * The next page of that grade that was picked and may still move; for
+ * each that may not any more one is created. 0: there is none.
+ */
 static uint32_t next_pick(struct fill *f, const struct pages *s, uint32_t grade)
 {
     const struct picker *k = &f->pickers[grade];
@@ -146,8 +159,9 @@ static uint32_t next_pick(struct fill *f, const struct pages *s, uint32_t grade)
 }
 
 /*
- * The slots go into transit, and the pages that were picked, of each grade, or stay, belong to them. The next `most` entries; true: there are more.
- * If other threads had the lock, they may have taken pages that were picked: as many more are created. LOCKING: the pool's lock and the turn.
+ * The slots go into transit, and the pages that were picked, of each grade, or stay, belong to them. The next `most`
+ * entries; true: there are more. If other threads had the lock, they may have taken pages that were picked: as many
+ * more are created. LOCKING: the pool's lock and the turn.
  */
 bool fill_lift(struct fill *f, struct pages *s, const struct requester *who, uint32_t most)
 {
@@ -165,15 +179,18 @@ bool fill_lift(struct fill *f, struct pages *s, const struct requester *who, uin
 }
 
 /*
- * Begins to pick pages of one grade for the slots that lack them, unless as many can be created. Of grades the larger come first. Then come
- * pick_some and pick_sort, and then fill_picked. LOCKING: the pool's lock and the turn.
+ * Begins to pick pages of one grade for the slots that lack them, unless as many can be created. Of grades the larger
+ * come first. Then come pick_some and pick_sort, and then fill_picked. LOCKING: the pool's lock and the turn.
  */
 void fill_pick(struct fill *f, struct pages *s, const struct requester *who, uint32_t grade)
 {
     uint32_t shift = s->shifts[grade], missing = f->lack[grade], before = 0;
     for (uint32_t larger = grade + 1; larger < GRADES; larger++)
         before += f->lack[larger];
-    f->pickers[grade] = (struct picker){.who = who, .only_shift = shift, .latest = f->growth >> shift < missing ? s->fences.now : 0, .most = missing,
+    f->pickers[grade] = (struct picker){.who = who,
+                                        .only_shift = shift,
+                                        .latest = f->growth >> shift < missing ? s->fences.now : 0,
+                                        .most = missing,
                                         .picks = f->picks + before};
 }
 
@@ -189,12 +206,12 @@ void fill_picked(struct fill *f, const struct pages *s, uint32_t grade)
 }
 
 /*
- * Plans for the slots [from, to), found fit by heap_find under the same lock. On PLAN_READY the slots are in transit, and the driver's
- * part must follow. `growth`: bytes of new pages that are created although free pages could move, see budget.c; `allowance`: bytes that may be
- * created at all. LOCKING: the pool's lock and the turn.
+ * Plans for the slots [from, to), found fit by heap_find under the same lock. On PLAN_READY the slots are in transit,
+ * and the driver's part must follow. `growth`: bytes of new pages that are created although free pages could move, see
+ * budget.c; `allowance`: bytes that may be created at all. LOCKING: the pool's lock and the turn.
  */
-enum plan fill_plan(struct fill *f, struct pages *s, const struct requester *who, struct region *r, uint32_t from, uint32_t to,
-                    uint64_t growth, uint64_t allowance)
+enum plan fill_plan(struct fill *f, struct pages *s, const struct requester *who, struct region *r, uint32_t from,
+                    uint32_t to, uint64_t growth, uint64_t allowance)
 {
     if (!fill_make_room(f, to - from))
         return PLAN_NO_MEMORY;
@@ -215,11 +232,13 @@ enum plan fill_plan(struct fill *f, struct pages *s, const struct requester *who
 }
 
 /*
- * The same for many slots, step by step, so that the lock may be let go of between: afterwards the slots that lack a page are in transit, and pages
- * that stay belong to theirs, so that heap_take can follow under the same lock. Then come the picks of each grade, and fill_lift. To undo it:
- * fill_publish with an error, and the block goes back to the heap. False: no host memory, nothing changed. LOCKING: as fill_plan.
+ * The same for many slots, step by step, so that the lock may be let go of between: afterwards the slots that lack a
+ * page are in transit, and pages that stay belong to theirs, so that heap_take can follow under the same lock. Then
+ * come the picks of each grade, and fill_lift. To undo it: fill_publish with an error, and the block goes back to the
+ * heap. False: no host memory, nothing changed. LOCKING: as fill_plan.
  */
-bool fill_hold(struct fill *f, struct pages *s, const struct requester *who, struct region *r, uint32_t from, uint32_t to, uint64_t growth)
+bool fill_hold(struct fill *f, struct pages *s, const struct requester *who, struct region *r, uint32_t from,
+               uint32_t to, uint64_t growth)
 {
     if (!fill_make_room(f, to - from))
         return false;
@@ -234,11 +253,11 @@ bool fill_hold(struct fill *f, struct pages *s, const struct requester *who, str
     return true;
 }
 
-/* ------------------------------------------------------------------------------------------------------------------- the driver's part */
+/* ------------------------------------------------------------------------------------------------ the driver's part */
 
 /*
- * The driver's part, in three steps, so that the caller can measure each. After a failure of one there is no next. `prop`: the kind of the
- * pool's pages. LOCKING: the turn, without the pool's lock.
+ * The driver's part, in three steps, so that the caller can measure each. After a failure of one there is no next.
+ * `prop`: the kind of the pool's pages. LOCKING: the turn, without the pool's lock.
  */
 CUresult fill_create(struct fill *f, const struct device *d, const CUmemAllocationProp *prop)
 {
@@ -321,7 +340,7 @@ CUresult fill_map(struct fill *f, struct device *d, const CUmemAccessDesc *who, 
     return result;
 }
 
-/* ---------------------------------------------------------------------------------------------------------------------------- the end */
+/* ---------------------------------------------------------------------------------------------------------- the end */
 
 static void publish_entry(struct fill *f, struct pages *s, struct fill_entry *e, bool done)
 {
@@ -351,8 +370,8 @@ static void publish_entry(struct fill *f, struct pages *s, struct fill_entry *e,
 }
 
 /*
- * The next `most` entries; true: there are more. The lock may be let go of between: each slot stays in transit until it is published. After a failure
- * the caller gives the block back to the heap. LOCKING: the pool's lock and the turn.
+ * The next `most` entries; true: there are more. The lock may be let go of between: each slot stays in transit until it
+ * is published. After a failure the caller gives the block back to the heap. LOCKING: the pool's lock and the turn.
  */
 bool fill_publish(struct fill *f, struct pages *s, CUresult result, uint32_t most)
 {
@@ -361,6 +380,7 @@ bool fill_publish(struct fill *f, struct pages *s, CUresult result, uint32_t mos
         f->creates += f->entries[f->published].created;
         publish_entry(f, s, &f->entries[f->published], result == CUDA_SUCCESS);
     }
-    CHECK_SLOW(result || f->published < f->count || !pages_broken_rule(s)); /* after a failure the block has yet to be given back */
+    /* after a failure the block has yet to be given back */
+    CHECK_SLOW(result || f->published < f->count || !pages_broken_rule(s));
     return f->published < f->count;
 }

@@ -1,25 +1,26 @@
 /*
- * heap.c: where does a block go? Best fit by size; among the first few candidates the one that lacks the fewest pages. Not which pages fill a place
- * that lacks some (fill.c, pick.c).
+ * heap.c: where does a block go? Best fit by size; among the first few candidates the one that lacks the fewest pages.
+ * Not which pages fill a place that lacks some (fill.c, pick.c).
  *
- * A heap is a set of regions. The pieces of a region, blocks and free ranges, tile it from its base to its top without gaps, and no two
- * free ranges touch (invariants 11 and 12). The addresses above the top of the newest region are virgin: growing into them is one more
- * candidate. In older regions the top is at the end, except in those whose addresses the driver would not take back: there the top is at the
- * base, and they wait for the next trim.
+ * A heap is a set of regions. The pieces of a region, blocks and free ranges, tile it from its base to its top without
+ * gaps, and no two free ranges touch (invariants 11 and 12). The addresses above the top of the newest region are
+ * virgin: growing into them is one more candidate. In older regions the top is at the end, except in those whose
+ * addresses the driver would not take back: there the top is at the base, and they wait for the next trim.
  *
  *     base                                              top             end
  *      [ live ][ free  ][ live ][ slab  ][ pending ][free ]   virgin      ]
  *
- * A range may be free although pages are missing under it: they were harvested for another range, or never mapped. Such a range is a
- * candidate, too; the caller fills it (fill.c). Slots in flight cannot be filled: the place slides past them,
- * unless the stream can be made to wait for the pages that they map (rule 1).
+ * A range may be free although pages are missing under it: they were harvested for another range, or never mapped. Such
+ * a range is a candidate, too; the caller fills it (fill.c). Slots in flight cannot be filled: the place slides past
+ * them, unless the stream can be made to wait for the pages that they map (rule 1).
  *
- * A slot beyond the heap's line counts as one lacking page more than it lacks. The line is where the heap would end if its blocks had always lain
- * without gaps: as many addresses, from the oldest region on, as the most bytes that were live at one time, and a little more. Pages move, so a place
- * at the top of the heap takes no more memory than one further down. Without the line the blocks of a program drift apart: there are more slots in
- * use than pages, most places lack some, and what fills one place leaves a hole in another. With it blocks come back below the line, where the pages
- * are. There is no line in segments and private arenas, whose pages do not move, nor for a requester that may lie `anywhere`: while a capture is
- * open, and under shortage.
+ * A slot beyond the heap's line counts as one lacking page more than it lacks. The line is where the heap would end if
+ * its blocks had always lain without gaps: as many addresses, from the oldest region on, as the most bytes that were
+ * live at one time, and a little more. Pages move, so a place at the top of the heap takes no more memory than one
+ * further down. Without the line the blocks of a program drift apart: there are more slots in use than pages, most
+ * places lack some, and what fills one place leaves a hole in another. With it blocks come back below the line, where
+ * the pages are. There is no line in segments and private arenas, whose pages do not move, nor for a requester that may
+ * lie `anywhere`: while a capture is open, and under shortage.
  *
  * LOCKING: every function here expects the pool's lock. None of them calls the driver. heap_give allocates nothing.
  */
@@ -47,7 +48,8 @@ void heap_fix(struct heap *h, bool fixed)
 }
 
 /* The slot has no page that can be used as it is. A page that the stream has only to wait for is not missing. */
-static void note_lack(struct heap *h, const struct requester *who, const struct region *r, uint32_t slot, bool *blocked, struct place *place)
+static void note_lack(struct heap *h, const struct requester *who, const struct region *r, uint32_t slot, bool *blocked,
+                      struct place *place)
 {
     bool stays = who->orderable && pages_may_stay(h->pages, who, r, slot);
     place->missing += !stays;
@@ -75,11 +77,12 @@ static uint32_t cost_of(const struct place *place) { return place->missing + pla
 static enum fit fit_of(const struct place *place) { return place->missing || place->behind ? FIT_WITH_PAGES : FIT_NOW; }
 
 /*
- * Finds the first place in [from, to) of a region in which no slot is in flight; place->missing counts the pages that it lacks. Behind a slot that
- * cannot be used now the look begins again, so that each slot is looked at once, however many are in flight.
+ * Finds the first place in [from, to) of a region in which no slot is in flight; place->missing counts the pages that
+ * it lacks. Behind a slot that cannot be used now the look begins again, so that each slot is looked at once, however
+ * many are in flight.
  */
-static bool fits(struct heap *h, const struct requester *who, const struct region *r, uint64_t from, uint64_t to, uint64_t alignment,
-                 struct place *place)
+static bool fits(struct heap *h, const struct requester *who, const struct region *r, uint64_t from, uint64_t to,
+                 uint64_t alignment, struct place *place)
 {
     uint64_t at = align_up(from, alignment);
     place->slid = false;
@@ -124,7 +127,10 @@ static bool fits_at_top(struct heap *h, const struct requester *who, uint64_t al
     return true;
 }
 
-/* Usually the first candidate lies below the line and has all its pages, each mapped once: then no page has to be looked at. */
+/*
+ * Usually the first candidate lies below the line and has all its
+ * pages, each mapped once: then no page has to be looked at.
+ */
 static bool fits_as_it_is(const struct heap *h, uint32_t range, uint64_t alignment, struct place *place)
 {
     const struct block *b = at_number(h, range);
@@ -140,8 +146,8 @@ static bool fits_as_it_is(const struct heap *h, uint32_t range, uint64_t alignme
 }
 
 /* Finds the candidate that costs least; `range` is the first one. */
-static __attribute__((noinline)) enum fit find_best(struct heap *h, const struct requester *who, uint32_t range, uint64_t alignment,
-                                                    struct place *place)
+static __attribute__((noinline)) enum fit find_best(struct heap *h, const struct requester *who, uint32_t range,
+                                                    uint64_t alignment, struct place *place)
 {
     struct place best = {.range = 0};
     bool found = false, in_flight = false;
@@ -156,8 +162,9 @@ static __attribute__((noinline)) enum fit find_best(struct heap *h, const struct
         if (fit_of(place) == FIT_NOW && !place->beyond)
             return FIT_NOW;
         /*
-         * The number of pages that stay is not compared: they cost neither memory nor a call. As a second measure it changed one of the recorded
-         * programs, fsdp, and that either way (5 % less driver time to 2 % more, as many waits); ddp, diffusion, compiled and graphs not at all.
+         * The number of pages that stay is not compared: they cost neither memory nor a call. As a second measure it
+         * changed one of the recorded programs, fsdp, and that either way (5 % less driver time to 2 % more, as many
+         * waits); ddp, diffusion, compiled and graphs not at all.
          */
         if (!found || cost_of(place) < cost_of(&best))
             best = *place;
@@ -195,8 +202,9 @@ static bool would_fit_best(const struct heap *h, uint32_t block)
 }
 
 /*
- * If the block were free, would a request of its size get this place? It would if this is the best fit and lies below the line: all pages are there,
- * because the block lies on them. A program that frees a block and asks for the same size at once, again and again, changes no free range meanwhile.
+ * If the block were free, would a request of its size get this place? It would if this is the best fit and lies below
+ * the line: all pages are there, because the block lies on them. A program that frees a block and asks for the same
+ * size at once, again and again, changes no free range meanwhile.
  */
 bool heap_would_choose(struct heap *h, uint32_t block)
 {
@@ -212,8 +220,8 @@ bool heap_would_choose(struct heap *h, uint32_t block)
 }
 
 /*
- * The block or free range that holds the address; 0: none. The index has one piece that begins in the 64 KiB around the address, or in the nearest
- * ones before that: from there it is a few steps.
+ * The block or free range that holds the address; 0: none. The index has one piece that begins in the 64 KiB around the
+ * address, or in the nearest ones before that: from there it is a few steps.
  */
 uint32_t heap_piece_at(const struct heap *h, const struct region *r, uint64_t at)
 {
@@ -226,8 +234,12 @@ uint32_t heap_piece_at(const struct heap *h, const struct region *r, uint64_t at
     return piece;
 }
 
-/* As heap_find, for a block that has to begin at `at` in `r`. FIT_NOT: a block lies there, or the address never belonged to this heap. */
-enum fit heap_find_at(struct heap *h, const struct requester *who, const struct region *r, uint64_t at, uint64_t size, struct place *place)
+/*
+ * As heap_find, for a block that has to begin at `at` in `r`. FIT_NOT:
+ * a block lies there, or the address never belonged to this heap.
+ */
+enum fit heap_find_at(struct heap *h, const struct requester *who, const struct region *r, uint64_t at, uint64_t size,
+                      struct place *place)
 {
     bool ours = r && r->arena == h->arena && r->heap == h->index && at >= r->base && at < r->top;
     uint32_t range = ours ? heap_piece_at(h, r, at) : 0;
@@ -245,7 +257,8 @@ enum fit heap_find_last(struct heap *h, uint64_t size, uint64_t alignment, struc
 {
     const struct region *r = h->regions ? region_of(h->pages, h->regions) : NULL;
     *place = (struct place){.size = size, .under = {0, 1}};
-    if (!r || r->freed[0] || at_number(h, r->first_block)->state != BLOCK_FREE || r->first_block != r->last_block || r->bytes < size)
+    if (!r || r->freed[0] || at_number(h, r->first_block)->state != BLOCK_FREE || r->first_block != r->last_block ||
+        r->bytes < size)
         return FIT_NOT;
     place->region = r->number;
     place->range = r->first_block;
@@ -254,22 +267,24 @@ enum fit heap_find_last(struct heap *h, uint64_t size, uint64_t alignment, struc
 }
 
 /*
- * Finds the smallest empty segment that is large enough, for a block that shares its segment with no other: the place is all of it. `at`: the address
- * at which it has to begin; 0: any. FIT_NOT: another segment is needed.
+ * Finds the smallest empty segment that is large enough, for a block that shares its segment with no other: the place
+ * is all of it. `at`: the address at which it has to begin; 0: any. FIT_NOT: another segment is needed.
  */
-enum fit heap_find_alone(struct heap *h, const struct requester *who, uint64_t at, uint64_t size, uint64_t alignment, struct place *place)
+enum fit heap_find_alone(struct heap *h, const struct requester *who, uint64_t at, uint64_t size, uint64_t alignment,
+                         struct place *place)
 {
     for (uint32_t range = ranges_at_least(&h->ranges, size); range; range = ranges_next(&h->ranges, range)) {
         const struct block *b = at_number(h, range);
         struct region *r = region_of(h->pages, b->region);
         *place = (struct place){.size = b->size, .range = range};
-        if (b->size == r->bytes && (at ? at == b->at : b->at % alignment == 0) && fits(h, who, r, b->at, b->at + b->size, BLOCK_BYTES, place))
+        if (b->size == r->bytes && (at ? at == b->at : b->at % alignment == 0) &&
+            fits(h, who, r, b->at, b->at + b->size, BLOCK_BYTES, place))
             return FIT_NOW;
     }
     return FIT_NOT;
 }
 
-/* --------------------------------------------------------------------------------------------------------------- pieces of a region */
+/* ----------------------------------------------------------------------------------------------- pieces of a region */
 
 /* The index of pieces by address: each granule in which pieces begin has one of them. */
 static void note_piece(struct region *r, uint32_t block, uint64_t at)
@@ -291,7 +306,9 @@ static void forget_piece(struct heap *h, struct region *r, uint32_t block)
     uint32_t granule = region_granule(r, b->at);
     if (r->granules[granule].piece != block)
         return;
-    uint32_t other = begins_in(h, r, b->after, granule) ? b->after : begins_in(h, r, b->before, granule) ? b->before : 0;
+    uint32_t other = begins_in(h, r, b->after, granule) ? b->after
+                     : begins_in(h, r, b->before, granule) ? b->before
+                     : 0;
     r->granules[granule].piece = other;
     if (!other)
         bit_clear(r->begins, granule);
@@ -314,7 +331,10 @@ static void set_top(struct heap *h, struct region *r, uint64_t top)
     r->top = top;
 }
 
-/* Adds a piece behind `before` (0: as the first of the region). The table has room: callers of heap_take have reserved it. */
+/*
+ * Adds a piece behind `before` (0: as the first of the region).
+ * The table has room: callers of heap_take have reserved it.
+ */
 static uint32_t insert_after(struct heap *h, struct region *r, uint32_t before, uint64_t at, uint64_t size)
 {
     uint32_t block = table_take(h->ranges.blocks);
@@ -341,7 +361,10 @@ static void remove_piece(struct heap *h, struct region *r, uint32_t block)
     table_give(h->ranges.blocks, block);
 }
 
-/* Moves the top so that the place lies below it, to the end of its last page: what is left of that is a free range at once. */
+/*
+ * Moves the top so that the place lies below it, to the end of
+ * its last page: what is left of that is a free range at once.
+ */
 static uint32_t grow_top(struct heap *h, struct region *r, const struct place *place)
 {
     uint64_t top = region_is_segment(r) ? region_end(r) : r->base + ((uint64_t)place->under.to << r->shift);
@@ -358,7 +381,10 @@ static uint32_t grow_top(struct heap *h, struct region *r, const struct place *p
     return range;
 }
 
-/* Cuts the place out of its free range, as a live block. fill.c adds the pages that it lacks. Needs at most three table items. */
+/*
+ * Cuts the place out of its free range, as a live block. fill.c adds
+ * the pages that it lacks. Needs at most three table items.
+ */
 uint32_t heap_take(struct heap *h, const struct place *place)
 {
     struct region *r = region_of(h->pages, place->region);
@@ -389,7 +415,10 @@ uint32_t heap_take(struct heap *h, const struct place *place)
     return block;
 }
 
-/* A block that heap_take took has its pages. Before that the driver may refuse, and what the program never had it did not need. */
+/*
+ * A block that heap_take took has its pages. Before that the driver
+ * may refuse, and what the program never had it did not need.
+ */
 void heap_keep(struct heap *h)
 {
     h->need = h->live > h->need ? h->live : h->need;
@@ -433,9 +462,12 @@ void heap_give(struct heap *h, uint32_t block, tick freed)
     heap_give_back(h, block);
 }
 
-/* ------------------------------------------------------------------------------------------------------------------------- regions */
+/* ---------------------------------------------------------------------------------------------------------- regions */
 
-/* Makes the addresses above the top an ordinary free range, because another region is the newest now. Needs one table item. */
+/*
+ * Makes the addresses above the top an ordinary free range, because
+ * another region is the newest now. Needs one table item.
+ */
 static void close_top(struct heap *h, struct region *r)
 {
     if (r->top == region_end(r))
@@ -449,7 +481,10 @@ static void close_top(struct heap *h, struct region *r)
     set_top(h, r, region_end(r));
 }
 
-/* How many addresses are in use in the regions that are older than each: all, or none in those that wait for a trim. Segments have no line. */
+/*
+ * How many addresses are in use in the regions that are older than each:
+ * all, or none in those that wait for a trim. Segments have no line.
+ */
 static void count_below(struct heap *h)
 {
     uint64_t below = h->used;
@@ -522,8 +557,8 @@ void heap_remove_region(struct heap *h, struct region *r)
 }
 
 /*
- * Puts back a region that heap_remove_region took out, all of it virgin: as the newest, unless the newest has virgin addresses itself. Needs no
- * table item, because all of the region lies above its top.
+ * Puts back a region that heap_remove_region took out, all of it virgin: as the newest, unless the newest has virgin
+ * addresses itself. Needs no table item, because all of the region lies above its top.
  */
 void heap_restore_region(struct heap *h, struct region *r)
 {

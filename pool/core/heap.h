@@ -51,16 +51,19 @@ struct place {
 enum fit {
     FIT_NOW,                    /* no page is missing, and the stream has to wait for none */
     FIT_WITH_PAGES,             /* fill.c can make it usable */
-    FIT_IN_FLIGHT,              /* ranges are large enough, but none can be used now; of place_try also: the place has slid, poll first */
+    FIT_IN_FLIGHT,              /* ranges are large enough, but none can be used now; of
+                                   place_try also: the place has slid, poll first */
     FIT_NOT                     /* the heap needs another region */
 };
 
 void     heap_open(struct heap *h, struct pages *pages, struct table *blocks, uint32_t arena, bool fixed);
 void     heap_fix(struct heap *h, bool fixed);
 enum fit heap_find(struct heap *h, const struct requester *who, uint64_t size, uint64_t alignment, struct place *place);
-enum fit heap_find_at(struct heap *h, const struct requester *who, const struct region *r, uint64_t at, uint64_t size, struct place *place);
+enum fit heap_find_at(struct heap *h, const struct requester *who, const struct region *r, uint64_t at, uint64_t size,
+                      struct place *place);
 enum fit heap_find_last(struct heap *h, uint64_t size, uint64_t alignment, struct place *place);
-enum fit heap_find_alone(struct heap *h, const struct requester *who, uint64_t at, uint64_t size, uint64_t alignment, struct place *place);
+enum fit heap_find_alone(struct heap *h, const struct requester *who, uint64_t at, uint64_t size, uint64_t alignment,
+                         struct place *place);
 bool     heap_would_choose(struct heap *h, uint32_t block);
 uint32_t heap_take(struct heap *h, const struct place *place);
 void     heap_keep(struct heap *h);

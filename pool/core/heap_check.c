@@ -1,9 +1,10 @@
 /*
  * heap_check.c: do the invariants of a heap hold?
  *
- * A region is walked from its lowest piece up, some pieces at a time. Between two calls blocks may come and go, if the caller lets go of the lock:
- * the walk goes on at the address it had come to. Each piece is judged by itself and its neighbours, so that it does not matter. The slots are judged
- * by counting pieces: one in which the walk paused is not judged.
+ * A region is walked from its lowest piece up, some pieces at a time. Between two calls blocks may come and go, if the
+ * caller lets go of the lock: the walk goes on at the address it had come to. Each piece is judged by itself and its
+ * neighbours, so that it does not matter. The slots are judged by counting pieces: one in which the walk paused is not
+ * judged.
  *
  * LOCKING: every function here expects the pool's lock.
  */
@@ -15,7 +16,8 @@ static struct block *at_number(const struct heap *h, uint32_t block) { return bl
 static bool is_indexed(const struct heap *h, const struct region *r, const struct block *b)
 {
     uint32_t granule = region_granule(r, b->at);
-    uint32_t next = b->after ? region_granule(r, at_number(h, b->after)->at) : (uint32_t)(r->bytes >> SLAB_GRANULE_SHIFT) + 2;
+    uint32_t next =
+        b->after ? region_granule(r, at_number(h, b->after)->at) : (uint32_t)(r->bytes >> SLAB_GRANULE_SHIFT) + 2;
     uint32_t piece = r->granules[granule].piece;
     bool is_known = bit_is_set(r->begins, granule) && piece && region_granule(r, at_number(h, piece)->at) == granule;
     return is_known && !bits_any_set(r->begins, granule + 1, next);
@@ -36,8 +38,8 @@ static const char *broken_rule_of_piece(const struct heap *h, const struct regio
 }
 
 /*
- * Do the slots [from, to) say that so many blocks begin or end in each of them, and that they lie under live bytes or not? A block may have tens of
- * thousands of slots, with none of its edges: they are looked at by the word.
+ * Do the slots [from, to) say that so many blocks begin or end in each of them, and that they lie under live bytes or
+ * not? A block may have tens of thousands of slots, with none of its edges: they are looked at by the word.
  */
 static bool slots_say(const struct region *r, uint32_t from, uint32_t to, uint32_t edges, bool busy)
 {
@@ -73,15 +75,16 @@ static bool count_piece(const struct region *r, const struct block *b, struct he
 }
 
 /*
- * Checks the next `most` pieces of the region and the slots under them. True: there are more. If the pool's lock was let go of since the last call,
- * the caller says so in w->in_doubt.
+ * Checks the next `most` pieces of the region and the slots under them. True: there are more. If the pool's lock was
+ * let go of since the last call, the caller says so in w->in_doubt.
  */
 bool heap_check(struct heap *h, const struct region *r, struct heap_walk *w, uint32_t most, const char **broken)
 {
     uint32_t block = !w->at ? r->first_block : w->at < r->top ? heap_piece_at(h, r, w->at) : 0;
     if (w->at && w->at < r->top && !block)
         *broken = "22: each granule where a piece begins knows one";
-    if (!r->first_block && (r->last_block || r->top != r->base || bits_any_set(r->begins, 0, (uint32_t)(r->bytes >> SLAB_GRANULE_SHIFT) + 2)))
+    if (!r->first_block && (r->last_block || r->top != r->base ||
+                            bits_any_set(r->begins, 0, (uint32_t)(r->bytes >> SLAB_GRANULE_SHIFT) + 2)))
         *broken = "11: the pieces of a region tile it up to its top";
     for (; block && most && !*broken; block = at_number(h, block)->after, most--) {
         const struct block *b = at_number(h, block);
@@ -100,14 +103,19 @@ bool heap_check(struct heap *h, const struct region *r, struct heap_walk *w, uin
     return false;
 }
 
-/* Is the region in order beside its neighbours? The newest may grow, what the others count does not change while the turn is held. */
+/*
+ * Is the region in order beside its neighbours? The newest may grow,
+ * what the others count does not change while the turn is held.
+ */
 const char *heap_broken_region(const struct heap *h, const struct region *r)
 {
     if (r->arena != h->arena || r->heap != h->index || (h->index && (r->fixed || region_is_segment(r))))
         return "27: a region names its heap, and heaps for small blocks are neither fixed nor of segments";
     if (r->unit_shift && r->top < region_end(r) && region_slot_at(r, region_slot(r, r->top)) != r->top)
         return "30: no page reaches beyond the top";
-    return r->number != h->regions && r->top != region_end(r) && r->top != r->base ? "13: only the newest region is partly virgin" : NULL;
+    return r->number != h->regions && r->top != region_end(r) && r->top != r->base
+               ? "13: only the newest region is partly virgin"
+               : NULL;
 }
 
 static const char *broken_rule(struct heap *h, bool without_slots)

@@ -1,22 +1,24 @@
 /*
  * pages.c: physical pages, where each is mapped, and whose bytes lie on it.
  *
- * A page is FREE when no live byte lies on it, whatever the free range around it looks like; the bytes of a pending block count as live. Free
- * pages are what moves. A page may be mapped at several slots (aliases). At any time at most one slot OWNS it: the one under live bytes
- * (invariant 3). When a page is harvested its old slots keep their mapping, so that the old range works again, without a driver call, once the
- * page is free again.
+ * A page is FREE when no live byte lies on it, whatever the free range around it looks like; the bytes of a pending
+ * block count as live. Free pages are what moves. A page may be mapped at several slots (aliases). At any time at most
+ * one slot OWNS it: the one under live bytes (invariant 3). When a page is harvested its old slots keep their mapping,
+ * so that the old range works again, without a driver call, once the page is free again.
  *
  *              own                         lift (fill.c, to another slot)
  *      free --------> owned       free ---------------------------------> owned by the new slot, alias at the old one
  *           <--------             spare (mapped nowhere) ---------------> owned
  *            disown               free ---- trim.c ----> leaving -------> gone
  *
- * Most pages are SOLE: mapped once, not being moved. Their struct page is neither read nor written at an allocation or a free: the bits of
- * their slot, which are written by the word, and the slot's tick say it all. `owner` and `freed` of struct page hold for the others only.
+ * Most pages are SOLE: mapped once, not being moved. Their struct page is neither read nor written at an allocation or
+ * a free: the bits of their slot, which are written by the word, and the slot's tick say it all. `owner` and `freed` of
+ * struct page hold for the others only.
  *
- * A slot can be used by an arena if its page is free and was last used by that arena (stream order is enough) or is complete, or the arena's
- * stream waits for that use on the device (rule 1); and if the same range does not already use that page at another slot. What lacks a page can
- * be filled by fill.c, unless the slot is still in flight: it cannot be unmapped before its last use is done (rule 3).
+ * A slot can be used by an arena if its page is free and was last used by that arena (stream order is enough) or is
+ * complete, or the arena's stream waits for that use on the device (rule 1); and if the same range does not already use
+ * that page at another slot. What lacks a page can be filled by fill.c, unless the slot is still in flight: it cannot
+ * be unmapped before its last use is done (rule 3).
  *
  * LOCKING: every function here expects the pool's lock.
  */
@@ -42,7 +44,7 @@ void pages_close(struct pages *s)
     table_close(&s->regions);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- looking at slots */
+/* ------------------------------------------------------------------------------------------------- looking at slots */
 
 /* Begins a look at a range: no page has been met yet. */
 void pages_look_anew(struct pages *s)
@@ -55,8 +57,8 @@ void pages_look_anew(struct pages *s)
 }
 
 /*
- * In a fixed region what was ever used there stays mapped. A page that is not fixed, or another arena's, comes from the life that the region
- * had before a private group took it over: no graph knows it.
+ * In a fixed region what was ever used there stays mapped. A page that is not fixed, or another arena's, comes from the
+ * life that the region had before a private group took it over: no graph knows it.
  */
 static bool mapping_is_fixed(const struct pages *s, const struct region *r, uint32_t slot)
 {
@@ -64,9 +66,11 @@ static bool mapping_is_fixed(const struct pages *s, const struct region *r, uint
     return r->fixed && p->fixed && p->arena == r->arena;
 }
 
-static bool slot_may_be_unmapped(const struct pages *s, const struct requester *who, const struct region *r, uint32_t slot)
+static bool slot_may_be_unmapped(const struct pages *s, const struct requester *who, const struct region *r,
+                                 uint32_t slot)
 {
-    return who->may_unmap && !mapping_is_fixed(s, r, slot) && !r->pins[slot] && (fence_has_passed(&s->fences, r->freed[slot], r->arena) || BREAKS(3));
+    return who->may_unmap && !mapping_is_fixed(s, r, slot) && !r->pins[slot] &&
+           (fence_has_passed(&s->fences, r->freed[slot], r->arena) || BREAKS(3));
 }
 
 /* May the page at this slot be used here by `who`? Meets the page: a second slot of the same look may not. */
@@ -85,18 +89,24 @@ static bool slot_has_page(struct pages *s, const struct requester *who, const st
     return true;
 }
 
-/* The slot maps a free page that can be used here once the stream of the requester waits for its last free. Meets the page. */
+/*
+ * The slot maps a free page that can be used here once the stream
+ * of the requester waits for its last free. Meets the page.
+ */
 bool pages_may_stay(struct pages *s, const struct requester *who, const struct region *r, uint32_t slot)
 {
     struct page *p = page_of(s, r->page[slot]);
-    bool may = r->page[slot] && !bit_is_set(r->transit, slot) && !bit_is_set(r->broken, slot) && !p->owner.region && !p->leaving && !p->fixed &&
-               p->met != s->epoch && p->freed <= who->orderable;
+    bool may = r->page[slot] && !bit_is_set(r->transit, slot) && !bit_is_set(r->broken, slot) && !p->owner.region &&
+               !p->leaving && !p->fixed && p->met != s->epoch && p->freed <= who->orderable;
     if (may)
         p->met = s->epoch;
     return may;
 }
 
-/* Does the slot lack a page? If so, *blocked says that none can be put there now. Slots are looked at in rising order after pages_look_anew. */
+/*
+ * Does the slot lack a page? If so, *blocked says that none can be put there
+ * now. Slots are looked at in rising order after pages_look_anew.
+ */
 bool pages_lack(struct pages *s, const struct requester *who, const struct region *r, uint32_t slot, bool *blocked)
 {
     *blocked = false;
@@ -110,15 +120,16 @@ bool pages_lack(struct pages *s, const struct requester *who, const struct regio
         return true;
     if (slot_has_page(s, who, r, slot))
         return false;
-    *blocked = page_of(s, r->page[slot])->leaving || !slot_may_be_unmapped(s, who, r, slot); /* it leaves, or stays if its source refuses */
+    /* it leaves, or stays if its source refuses */
+    *blocked = page_of(s, r->page[slot])->leaving || !slot_may_be_unmapped(s, who, r, slot);
     return true;
 }
 
-/* --------------------------------------------------------------------------------------------------------- coming and going of bytes */
+/* ---------------------------------------------------------------------------------------- coming and going of bytes */
 
 /*
- * Only regions in which some page may be free are looked through for one. They join the list when a page becomes free, and leave it when a look
- * finds none: an allocation touches no list, and a free only if its region is in none.
+ * Only regions in which some page may be free are looked through for one. They join the list when a page becomes free,
+ * and leave it when a look finds none: an allocation touches no list, and a free only if its region is in none.
  */
 static void list(struct pages *s, struct region *r)
 {
@@ -138,7 +149,8 @@ void pages_unlist(struct pages *s, struct region *r)
     if (!r->is_listed)
         return;
     r->is_listed = false;
-    *(r->before_listed ? &region_of(s, r->before_listed)->next_listed : &s->listed[region_is_segment(r)]) = r->next_listed;
+    *(r->before_listed ? &region_of(s, r->before_listed)->next_listed : &s->listed[region_is_segment(r)]) =
+        r->next_listed;
     if (r->next_listed)
         region_of(s, r->next_listed)->before_listed = r->before_listed;
 }
@@ -162,8 +174,8 @@ void pages_own(struct pages *s, struct region *r, uint32_t from, uint32_t to)
 }
 
 /*
- * A block of a private group came to the slots: their pages are that arena's and stay with it (rule 4), also those that it took over as aliases
- * of what another used last. Those in transit are fixed when they are lifted.
+ * A block of a private group came to the slots: their pages are that arena's and stay with it (rule 4), also those that
+ * it took over as aliases of what another used last. Those in transit are fixed when they are lifted.
  */
 void pages_fix(struct pages *s, struct region *r, uint32_t from, uint32_t to)
 {
@@ -183,23 +195,27 @@ void pages_disown(struct pages *s, struct region *r, uint32_t from, uint32_t to,
     CHECK(r->edges[from] && r->edges[end]);
     r->edges[from]--;
     r->edges[end] -= end != from;
-    uint32_t first = r->edges[from] ? from + region_span(r, from) : from, last = r->edges[end] && end >= first ? end : to;
+    uint32_t first = r->edges[from] ? from + region_span(r, from) : from,
+             last = r->edges[end] && end >= first ? end : to;
     bits_clear(r->busy, first, last);
     list(s, r);
     for (uint32_t slot = from; slot < to; slot++)
-        r->freed[slot] = r->freed[slot] > freed ? r->freed[slot] : freed; /* blocks that were pending come late with an early tick */
+        /* blocks that were pending come late with an early tick */
+        r->freed[slot] = r->freed[slot] > freed ? r->freed[slot] : freed;
     for (uint32_t slot = first; (slot = bits_next(r->sole, slot, last, false)) < last; slot++) {
         struct page *p = page_of(s, r->page[slot]);
         if (!r->page[slot] || !slot_ref_is(p->owner, r->number, slot))
-            continue; /* in transit when a fill failed, or a plan, which may come before the table has any memory: nothing came */
+            continue; /* in transit when a fill failed, or a plan, which may come
+                         before the table has any memory: nothing came */
         p->owner = (struct slot_ref){0, 0};
         p->freed = p->freed > r->freed[slot] ? p->freed : r->freed[slot];
-        p->arena = freed ? r->arena : p->arena; /* the program never had an abandoned block: the page is its last user's */
+        /* the program never had an abandoned block: the page is its last user's */
+        p->arena = freed ? r->arena : p->arena;
         pages_settle(s, r->page[slot]);
     }
 }
 
-/* ------------------------------------------------------------------------------------------------------------------------ aliases */
+/* ---------------------------------------------------------------------------------------------------------- aliases */
 
 static void set_home(struct pages *s, struct page *p, struct slot_ref home)
 {
@@ -212,7 +228,10 @@ static void set_home(struct pages *s, struct page *p, struct slot_ref home)
     }
 }
 
-/* The slot maps the page from now on: as its home if it is the first slot of the page, otherwise as an alias behind the home. */
+/*
+ * The slot maps the page from now on: as its home if it is the first
+ * slot of the page, otherwise as an alias behind the home.
+ */
 void pages_link(struct pages *s, uint32_t page, struct region *r, uint32_t slot)
 {
     struct page *p = page_of(s, page);
@@ -233,14 +252,18 @@ void pages_link(struct pages *s, uint32_t page, struct region *r, uint32_t slot)
     home->next_alias[p->home.slot] = here;
 }
 
-/* Makes the page sole, if it is mapped once and not on the move: from now on the bits of its slot say what struct page said. */
+/*
+ * Makes the page sole, if it is mapped once and not on the move:
+ * from now on the bits of its slot say what struct page said.
+ */
 static void make_sole(struct pages *s, struct page *p)
 {
     struct region *r = region_of(s, p->home.region);
     uint32_t slot = p->home.slot;
     if (p->arena != r->arena && !p->owner.region && !fence_has_passed(&s->fences, p->freed, p->arena))
         return; /* another stream may still use it, which the slot cannot express */
-    if (p->leaving || bit_is_set(r->transit, slot) || bit_is_set(r->broken, slot) || (p->owner.region && !slot_ref_is(p->owner, r->number, slot)))
+    if (p->leaving || bit_is_set(r->transit, slot) || bit_is_set(r->broken, slot) ||
+        (p->owner.region && !slot_ref_is(p->owner, r->number, slot)))
         return;
     if (r->freed[slot] < p->freed)
         r->freed[slot] = p->freed;
@@ -272,7 +295,7 @@ void pages_unlink(struct pages *s, struct region *r, uint32_t slot)
     pages_settle(s, page);
 }
 
-/* ---------------------------------------------------------------------------------------------------------- moving and keeping pages */
+/* ----------------------------------------------------------------------------------------- moving and keeping pages */
 
 /* No arena may use the free page at its place any more; what the bits of its slot said goes into struct page. */
 static void take_from_slots(struct pages *s, uint32_t page)
@@ -325,7 +348,10 @@ void pages_drop(struct pages *s, uint32_t page, struct page_past past)
         pages_add_spare(s, page);
 }
 
-/* The free page is on its way back to the driver: it stays mapped where it is until trim.c has unmapped it, but no arena may use it. */
+/*
+ * The free page is on its way back to the driver: it stays mapped where
+ * it is until trim.c has unmapped it, but no arena may use it.
+ */
 void pages_leave(struct pages *s, uint32_t page)
 {
     take_from_slots(s, page);

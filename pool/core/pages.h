@@ -18,7 +18,8 @@ struct page {
     CUmemGenericAllocationHandle handle;  /* 0 for a segment */
     uint64_t    bytes;
     tick        freed;              /* last free on it, kept here unless it is sole; then regions keep it by slot */
-    struct slot_ref owner;              /* slot under live bytes or being filled, region 0: none; kept unless it is sole */
+    struct slot_ref owner;              /* slot under live bytes or being filled, region
+                                           0: none; kept unless it is sole */
     struct slot_ref home;               /* first slot of the chain that maps it; region 0: a spare, mapped nowhere */
     uint32_t    maps;               /* slots that map it */
     uint32_t    arena;              /* the arena that used it last */
@@ -41,7 +42,8 @@ struct requester {
     bool     may_unmap;             /* no capture is open on the device */
     bool     anywhere;              /* what lacks no page is as good beyond the line of a heap as below it */
     bool     splits;                /* small pages come where a place takes a part of a large one, see units.c */
-    tick     ordered;               /* its stream waits on the device for all that was freed up to here, whichever arena freed it */
+    tick     ordered;               /* its stream waits on the device for all that was
+                                       freed up to here, whichever arena freed it */
     tick     orderable;             /* it can be made to wait for this much; 0: no more than `ordered` */
 };
 
@@ -64,12 +66,21 @@ struct pages {                      /* guarded by the pool's lock */
 static inline bool pages_have_sizes(const struct pages *s) { return s->shifts[GRADE_SMALL] != s->shifts[GRADE_LARGE]; }
 
 /* Bytes of the largest pages that there are. */
-static inline uint64_t pages_largest(const struct pages *s) { return 1ull << s->shifts[s->held[GRADE_LARGE] ? GRADE_LARGE : GRADE_SMALL]; }
+static inline uint64_t pages_largest(const struct pages *s)
+{
+    return 1ull << s->shifts[s->held[GRADE_LARGE] ? GRADE_LARGE : GRADE_SMALL];
+}
 
 /* Of pages that a place of the region can have there. */
-static inline enum grade pages_grade_at(const struct region *r, uint32_t slot) { return region_span_shift(r, slot) ? GRADE_LARGE : GRADE_SMALL; }
+static inline enum grade pages_grade_at(const struct region *r, uint32_t slot)
+{
+    return region_span_shift(r, slot) ? GRADE_LARGE : GRADE_SMALL;
+}
 
-static inline struct page *page_of(const struct pages *s, uint32_t page) { return TABLE_AT(struct page, &s->table, page); }
+static inline struct page *page_of(const struct pages *s, uint32_t page)
+{
+    return TABLE_AT(struct page, &s->table, page);
+}
 static inline struct region *region_of(const struct pages *s, uint32_t region)
 {
     return TABLE_AT(struct region_entry, &s->regions, region)->region;

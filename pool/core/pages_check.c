@@ -1,12 +1,16 @@
 /*
- * pages_check.c: walks over the pages of a pool, for sums and for the invariants of docs/invariants.md. Nothing changes.
+ * pages_check.c: walks over the pages of a pool, for sums and
+ * for the invariants of docs/invariants.md. Nothing changes.
  *
  * LOCKING: every function here expects the pool's lock.
  */
 #include "base/check.h"
 #include "pool/core/pages.h"
 
-/* Bytes of free pages of a region, spares aside; *stays: of those that neither move nor go, pinned or of a private arena. */
+/*
+ * Bytes of free pages of a region, spares aside; *stays: of those
+ * that neither move nor go, pinned or of a private arena.
+ */
 uint64_t pages_free(const struct pages *s, const struct region *r, uint64_t *stays)
 {
     uint64_t bytes = *stays = 0;
@@ -65,7 +69,8 @@ static const char *broken_rule_at(struct pages *s, struct region *r, uint32_t sl
     if (bit_is_set(r->home, slot) != slot_ref_is(p->home, r->number, slot))
         return "4: a page has one home, and the bit says where";
     if (sole)
-        return p->maps != 1 || p->owner.region || transit ? "5: a sole page is mapped once and its slot speaks for it" : NULL;
+        return p->maps != 1 || p->owner.region || transit ? "5: a sole page is mapped once and its slot speaks for it"
+               : NULL;
     if (busy && !transit && !slot_ref_is(p->owner, r->number, slot))
         return "3: live bytes own the page they lie on";
     if (!busy && !transit && slot_ref_is(p->owner, r->number, slot))
@@ -81,7 +86,8 @@ static const char *broken_rule_of_page(struct pages *s, uint32_t page)
     for (struct slot_ref at = p->home; at.region; at = region_of(s, at.region)->next_alias[at.slot]) {
         if (region_of(s, at.region)->page[at.slot] != page || ++maps > p->maps)
             return "6: the chain of a page lists the slots that map it";
-        if (!region_is_segment(region_of(s, at.region)) && p->bytes != region_page_bytes(region_of(s, at.region), at.slot))
+        if (!region_is_segment(region_of(s, at.region)) &&
+            p->bytes != region_page_bytes(region_of(s, at.region), at.slot))
             return "28: a page is as large as its place";
         pins += region_of(s, at.region)->pins[at.slot];
         fixed = fixed || (region_of(s, at.region)->fixed && region_of(s, at.region)->arena == p->arena);
@@ -124,7 +130,9 @@ const char *pages_broken_sum(const struct pages *s, uint64_t bytes)
     }
     if (spare_bytes != s->spare_bytes || spares != s->spares)
         return "8: spare pages are counted";
-    return bytes + spare_bytes != s->reserved ? "9: reserved counts every page" : !fences_are_valid(&s->fences) ? "15: fences are in order" : NULL;
+    return bytes + spare_bytes != s->reserved ? "9: reserved counts every page"
+           : !fences_are_valid(&s->fences) ? "15: fences are in order"
+           : NULL;
 }
 
 const char *pages_broken_rule(struct pages *s)

@@ -1,9 +1,9 @@
 /*
- * pick.c: picks the free pages that move next, or go back to the driver: those that were freed longest ago. They are likeliest to be complete, and
- * to be missed last at their old places.
+ * pick.c: picks the free pages that move next, or go back to the driver: those that were freed longest ago. They are
+ * likeliest to be complete, and to be missed last at their old places.
  *
- * Pages are found at their homes, by the word of bits: only free ones are looked at one by one. Of those the `most` oldest are kept in a
- * binary heap with the youngest on top, so that a look costs no memory but the caller's array.
+ * Pages are found at their homes, by the word of bits: only free ones are looked at one by one. Of those the `most`
+ * oldest are kept in a binary heap with the youngest on top, so that a look costs no memory but the caller's array.
  *
  * LOCKING: every function here expects the pool's lock.
  */
@@ -13,7 +13,10 @@
 
 #define LAST (1ull << 63)   /* added to the tick of a page that the stream has to wait for: all others go before */
 
-/* Of pages freed at one tick the lower number is the older: a range that moved as a whole moves in the same order again. */
+/*
+ * Of pages freed at one tick the lower number is the older: a
+ * range that moved as a whole moves in the same order again.
+ */
 static bool is_younger(struct pick a, struct pick b)
 {
     return a.freed != b.freed ? a.freed > b.freed : a.page > b.page;
@@ -64,11 +67,13 @@ static void sort_oldest_first(struct picker *k)
 }
 
 /* With aliases:off a page moves only if its old slot may be unmapped for it (rule 3). */
-static bool may_leave_slot(const struct pages *s, const struct requester *who, const struct page *p, tick freed, uint32_t arena)
+static bool may_leave_slot(const struct pages *s, const struct requester *who, const struct page *p, tick freed,
+                           uint32_t arena)
 {
     const struct region *r = p->home.region ? region_of(s, p->home.region) : NULL;
     return !r || (who->may_unmap && !p->fixed && !bit_is_set(r->broken, p->home.slot) &&
-                  fence_has_passed(&s->fences, freed, arena) && fence_has_passed(&s->fences, r->freed[p->home.slot], r->arena));
+                  fence_has_passed(&s->fences, freed, arena) &&
+                  fence_has_passed(&s->fences, r->freed[p->home.slot], r->arena));
 }
 
 /* As requester_comes_after, also true if the stream of the requester can be made to wait (`orderable`). */
@@ -77,7 +82,10 @@ static bool may_come_after(const struct pages *s, const struct requester *who, t
     return freed <= who->orderable || requester_comes_after(s, who, freed, arena);
 }
 
-/* The stream of the requester has to wait for what was freed up to here, before it may have that free page. 0: for nothing. */
+/*
+ * The stream of the requester has to wait for what was freed up
+ * to here, before it may have that free page. 0: for nothing.
+ */
 tick pick_behind(const struct pages *s, const struct requester *who, uint32_t page)
 {
     const struct page *p = page_of(s, page);
@@ -90,7 +98,8 @@ tick pick_behind(const struct pages *s, const struct requester *who, uint32_t pa
 /* A large page serves no small place, nor the other way round, because the driver maps a page only as a whole. */
 static bool is_of_size(const struct picker *k, const struct page *p)
 {
-    return k->segments || ((!k->skip_shift || p->bytes != 1ull << k->skip_shift) && (!k->only_shift || p->bytes == 1ull << k->only_shift));
+    return k->segments || ((!k->skip_shift || p->bytes != 1ull << k->skip_shift) &&
+                           (!k->only_shift || p->bytes == 1ull << k->only_shift));
 }
 
 static bool is_eligible(const struct pages *s, const struct picker *k, const struct page *p, tick freed, uint32_t arena)
@@ -122,7 +131,8 @@ bool pick_may_take(const struct pages *s, const struct picker *k, uint32_t page)
     bool sole = r && bit_is_set(r->sole, p->home.slot);
     if (sole ? bit_is_set(r->busy, p->home.slot) : p->owner.region)
         return false;
-    return is_eligible(s, k, p, sole ? r->freed[p->home.slot] : r || !k->who ? p->freed : 0, sole ? r->arena : p->arena);
+    tick freed = sole ? r->freed[p->home.slot] : r || !k->who ? p->freed : 0;
+    return is_eligible(s, k, p, freed, sole ? r->arena : p->arena);
 }
 
 /* The pages of one word. How many. */
@@ -140,7 +150,10 @@ static uint32_t pick_in_word(struct pages *s, struct picker *k, const struct reg
     return count;
 }
 
-/* Goes through the region that the picker is at. A region without a page that may be free is unlisted, if there was no pause in it. */
+/*
+ * Goes through the region that the picker is at. A region without a
+ * page that may be free is unlisted, if there was no pause in it.
+ */
 static void pick_in_region(struct pages *s, struct picker *k, uint32_t *most)
 {
     struct region *r = region_of(s, k->region);
@@ -162,9 +175,10 @@ static void pick_in_region(struct pages *s, struct picker *k, uint32_t *most)
 }
 
 /*
- * Fills in the picks: up to `most` pages, those that were freed longest ago, in no order. For a move spares count as never used and go before all
- * others; so `latest` 0, when the pool grows instead, leaves only spares and pages never used. Without `picks` they are only counted. Looks at some
- * `most` pages; true: there are more. With the turn the lock may be let go of between: regions and spares stay as they are then.
+ * Fills in the picks: up to `most` pages, those that were freed longest ago, in no order. For a move spares count as
+ * never used and go before all others; so `latest` 0, when the pool grows instead, leaves only spares and pages never
+ * used. Without `picks` they are only counted. Looks at some `most` pages; true: there are more. With the turn the lock
+ * may be let go of between: regions and spares stay as they are then.
  */
 bool pick_some(struct pages *s, struct picker *k, uint32_t most)
 {

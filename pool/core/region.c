@@ -1,24 +1,27 @@
 /*
  * region.c: address space, and what each slot of it is mapped to.
  *
- * A region is one reservation, an array of slots. A slot maps one page or none. What the slots mean is decided by pages.c; which bytes of them are in
- * blocks, by heap.c. This file only keeps the arrays and speaks to the driver about addresses.
+ * A region is one reservation, an array of slots. A slot maps one page or none. What the slots mean is decided by
+ * pages.c; which bytes of them are in blocks, by heap.c. This file only keeps the arrays and speaks to the driver about
+ * addresses.
  *
- * Pages have two sizes, and slots have the smaller one. 2^unit_shift slots are a UNIT. A unit that is JOINED maps one large page or none; else each
- * of its slots maps a small one or none. The first slot under a page speaks for all: it has the page, the bits and the counts. The others are silent:
- * no page, always sole, which is what a search passes over, and no thread asks them anything else. An address is in the slot that speaks
- * (region_slot). units.c decides which units are joined, and changes it only while a unit maps nothing.
+ * Pages have two sizes, and slots have the smaller one. 2^unit_shift slots are a UNIT. A unit that is JOINED maps one
+ * large page or none; else each of its slots maps a small one or none. The first slot under a page speaks for all: it
+ * has the page, the bits and the counts. The others are silent: no page, always sole, which is what a search passes
+ * over, and no thread asks them anything else. An address is in the slot that speaks (region_slot). units.c decides
+ * which units are joined, and changes it only while a unit maps nothing.
  *
  *     slots    |  0  |  1  |  2  |  3  |  4  |  5  |  6  |  7  |  8  |  9  | 10  | 11  | 12  | 13  | 14  | 15  |
  *     units    [ joined: a large page, or none                  ][ up to eight small pages                      ]
  *
- * A segment is a region of one slot, of any size: memory that an async pool, cuMemAlloc or the caller gave as a whole. Its page cannot
- * move, so the layers above need no other special case for memory without virtual memory management.
+ * A segment is a region of one slot, of any size: memory that an async pool, cuMemAlloc or the caller gave as a whole.
+ * Its page cannot move, so the layers above need no other special case for memory without virtual memory management.
  *
  *     slots    |    0    |    1    |    2    |    3    |  ...
  *     blocks   [ A ][ B       ][ free    ][  C  ][ free ...        top: beyond it lies nothing yet
  *     busy          1         1         1         1
- *     edges         2         1         1         (blocks that begin or end in the slot; one that lies inside counts once)
+ *     edges         2         1         1         (blocks that begin or
+ *                   end in the slot; one that lies inside counts once)
  *
  * LOCKING: the arrays are guarded by the pool's lock. The driver calls are made without it, by the holder of the turn.
  */
@@ -78,8 +81,8 @@ bool region_open(struct region *r, uint64_t base, uint64_t bytes, uint32_t shift
 }
 
 /*
- * From now on the unit is joined, or it is not. Nothing is mapped there, no block lies there, and no thread is at work on it. The tick of its last
- * free becomes that of all its slots.
+ * From now on the unit is joined, or it is not. Nothing is mapped there, no block lies there, and no thread is at work
+ * on it. The tick of its last free becomes that of all its slots.
  */
 void region_join(struct region *r, uint32_t unit, bool join)
 {
@@ -133,7 +136,8 @@ CUresult region_unmap(struct device *d, const struct region *r, uint32_t slot)
 }
 
 /* Access for `count` devices to the slots [from, to), all of them mapped: one call, whatever their number. */
-CUresult region_grant(const struct device *d, const struct region *r, uint32_t from, uint32_t to, const CUmemAccessDesc *who, uint32_t count)
+CUresult region_grant(const struct device *d, const struct region *r, uint32_t from, uint32_t to,
+                      const CUmemAccessDesc *who, uint32_t count)
 {
     return d->driver->cuMemSetAccess(region_slot_at(r, from), (uint64_t)(to - from) << r->shift, who, count);
 }

@@ -18,10 +18,14 @@ struct slot_ref {
     uint32_t slot;
 };
 
-static inline bool slot_ref_is(struct slot_ref a, uint32_t region, uint32_t slot) { return a.region == region && a.slot == slot; }
+static inline bool slot_ref_is(struct slot_ref a, uint32_t region, uint32_t slot)
+{
+    return a.region == region && a.slot == slot;
+}
 
 #define SEGMENT_SHIFT 63            /* a segment has one slot, whatever its size */
-#define SLAB_GRANULE_SHIFT 16            /* of the index of what lies where: 64 KiB, at multiples of which slabs start */
+#define SLAB_GRANULE_SHIFT 16            /* of the index of what lies where: 64 KiB,
+                                            at multiples of which slabs start */
 
 /* What lies in 64 KiB of address. */
 struct granule {
@@ -35,7 +39,8 @@ struct region {
     uint32_t number;                /* in the pool's table */
     uint32_t slots;
     uint32_t shift;                 /* log2 of the slot size; SEGMENT_SHIFT: memory that came whole and cannot move */
-    uint32_t unit_shift;            /* log2 of the slots of a unit; 0: there are none, each slot has a page of its own */
+    uint32_t unit_shift;            /* log2 of the slots of a unit; 0: there are
+                                       none, each slot has a page of its own */
     uint32_t arena;                 /* the arena to which it belongs */
     uint32_t heap;                  /* and to which of its heaps, see arena.h */
     uint32_t before, next;          /* regions of that heap, newest first; 0: none */
@@ -49,7 +54,8 @@ struct region {
     bool     foreign;               /* a segment of a cenote_source: only the program's function takes it back */
     uint64_t top;                   /* addresses from here on are in no block and no free range */
     _Atomic(struct cenote_pool *) pool;   /* NULL: not in use. Readable without a lock, see addresses.h */
-    _Atomic(struct region *) shares_granule;  /* the region that starts in the granule where this one ends; guarded by the addresses lock */
+    _Atomic(struct region *) shares_granule;  /* the region that starts in the granule where this
+                                                 one ends; guarded by the addresses lock */
     atomic_bool is_in_map;          /* its addresses name it, and no other has replaced it; the same */
 
     /* One bit per slot. */
@@ -63,7 +69,8 @@ struct region {
 
     /* One entry per slot. */
     uint32_t *page;                 /* page mapped here, 0: none */
-    uint32_t *edges;                /* blocks that are not free and begin or end here: live, pending, last freed, and slabs */
+    uint32_t *edges;                /* blocks that are not free and begin or end here:
+                                       live, pending, last freed, and slabs */
     uint32_t *pins;                 /* cenote_pin calls that cover it */
     tick     *freed;                /* last free of a block that touched it */
     struct slot_ref *next_alias;        /* next slot that maps the same page */
@@ -77,7 +84,10 @@ bool     region_open(struct region *r, uint64_t base, uint64_t bytes, uint32_t s
 void     region_close(struct region *r);
 void     region_join(struct region *r, uint32_t unit, bool join);
 
-/* The first slot under a page speaks for all: log2 of how many, which one speaks for this one, and for how many does it? */
+/*
+ * The first slot under a page speaks for all: log2 of how many,
+ * which one speaks for this one, and for how many does it?
+ */
 static inline uint32_t region_span_shift(const struct region *r, uint32_t slot)
 {
     return bit_is_set(r->joined, slot >> r->unit_shift) ? r->unit_shift : 0;
@@ -88,10 +98,19 @@ static inline uint32_t region_first(const struct region *r, uint32_t slot)
     return slot >> shift << shift;
 }
 static inline uint32_t region_span(const struct region *r, uint32_t slot) { return 1u << region_span_shift(r, slot); }
-static inline uint64_t region_page_bytes(const struct region *r, uint32_t slot) { return (uint64_t)region_span(r, slot) << r->shift; }
+static inline uint64_t region_page_bytes(const struct region *r, uint32_t slot)
+{
+    return (uint64_t)region_span(r, slot) << r->shift;
+}
 
-static inline uint32_t region_slot(const struct region *r, uint64_t at) { return region_first(r, (uint32_t)((at - r->base) >> r->shift)); }
-static inline uint64_t region_slot_at(const struct region *r, uint32_t slot) { return slot ? r->base + ((uint64_t)slot << r->shift) : r->base; }
+static inline uint32_t region_slot(const struct region *r, uint64_t at)
+{
+    return region_first(r, (uint32_t)((at - r->base) >> r->shift));
+}
+static inline uint64_t region_slot_at(const struct region *r, uint32_t slot)
+{
+    return slot ? r->base + ((uint64_t)slot << r->shift) : r->base;
+}
 static inline uint32_t region_granule(const struct region *r, uint64_t at)
 {
     return (uint32_t)((at >> SLAB_GRANULE_SHIFT) - (r->base >> SLAB_GRANULE_SHIFT));
@@ -104,6 +123,7 @@ CUresult region_reserve(const struct device *d, uint64_t bytes, uint64_t alignme
 CUresult region_unreserve(const struct device *d, uint64_t base, uint64_t bytes);
 CUresult region_map(struct device *d, const struct region *r, uint32_t slot, CUmemGenericAllocationHandle page);
 CUresult region_unmap(struct device *d, const struct region *r, uint32_t slot);
-CUresult region_grant(const struct device *d, const struct region *r, uint32_t from, uint32_t to, const CUmemAccessDesc *who, uint32_t count);
+CUresult region_grant(const struct device *d, const struct region *r, uint32_t from, uint32_t to,
+                      const CUmemAccessDesc *who, uint32_t count);
 
 #endif

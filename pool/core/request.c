@@ -1,6 +1,6 @@
 /*
- * request.c: what becomes of the size that a caller asks for: a size class, or so many units of 512 bytes; in which heap, and whether
- * it covers whole pages. Knows no arena.
+ * request.c: what becomes of the size that a caller asks for: a size class, or so many units of 512 bytes; in which
+ * heap, and whether it covers whole pages. Knows no arena.
  *
  * LOCKING: none.
  */
@@ -10,9 +10,12 @@
 #include "pool/core/slab.h"
 #include "pool/core/sizeclass.h"
 
-#define SMALL_SHIFT 2 /* chosen: a small block takes a quarter of a small page at most; docs/history.md has what else was tried */
+#define SMALL_SHIFT 2 /* chosen: a small block takes a quarter of a small page
+                         at most; docs/history.md has what else was tried */
 
-/* Decides between slab and heap. Private arenas have no slabs: the blocks of a capture must be restorable one by one. */
+/*
+ * Decides between slab and heap. Private arenas have no slabs: the blocks of a capture must be restorable one by one.
+ */
 void request_make(struct request *q, bool slabs)
 {
     if (slabs && q->bytes <= CLASS_BYTES_MAX && q->alignment <= BLOCK_BYTES) {
@@ -27,8 +30,8 @@ void request_make(struct request *q, bool slabs)
 }
 
 /*
- * A small block goes to a heap of its own. Beside a block that goes when it stays, it would hold a page, and the hole in front of it would serve
- * no block that is larger.
+ * A small block goes to a heap of its own. Beside a block that goes when it stays, it would hold a page, and the hole
+ * in front of it would serve no block that is larger.
  */
 void request_choose_heap(struct request *q, uint32_t small_shift)
 {

@@ -1,8 +1,9 @@
 /*
  * row.h: what one part of a pool's allocated bytes amounts to: an arena's, a tag's, a size class's. See rows.c.
  *
- * at_peak is kept without walking all rows at each new peak: a new peak of the pool only moves its epoch on, and a row that changes for the
- * first time after that writes down what it was. A row that changed since has it written; for the others it is what they are.
+ * at_peak is kept without walking all rows at each new peak: a new peak of the pool only moves its epoch on, and a row
+ * that changes for the first time after that writes down what it was. A row that changed since has it written; for the
+ * others it is what they are.
  *
  * LOCKING: the pool's lock.
  */

@@ -1,9 +1,10 @@
 /*
  * slab.c: cuts one heap block into equal small blocks, so that most allocations touch no tree.
  *
- * A slab is one heap block cut into 8 to 128 items of one size class. A bin holds the slabs of a class that have a free item; a slab that
- * gets its first free item goes to the front, so that nearly full slabs are filled first and nearly empty ones become empty. A few empty slabs
- * are kept, so that a program that repeats itself finds them again; the others go back to the heap, and all of them if memory is short.
+ * A slab is one heap block cut into 8 to 128 items of one size class. A bin holds the slabs of a class that have a free
+ * item; a slab that gets its first free item goes to the front, so that nearly full slabs are filled first and nearly
+ * empty ones become empty. A few empty slabs are kept, so that a program that repeats itself finds them again; the
+ * others go back to the heap, and all of them if memory is short.
  *
  *      slab_open             slab_take                 slab_give
  *    ------------> in bin -------------> full: no bin -----------> in bin ----------> empty: slab_close by the arena
@@ -16,12 +17,16 @@
 
 #include "base/check.h"
 
-/* The items of a slab are 64 KiB together, or a little less if they do not fit evenly. A table, because every small allocation needs the size. */
+/*
+ * The items of a slab are 64 KiB together, or a little less if they do not
+ * fit evenly. A table, because every small allocation needs the size.
+ */
 #define ITEMS(class) (SLAB_ALIGNMENT / CLASS_BYTES(class))
 static const uint8_t items_of[CLASS_COUNT] = {ITEMS(0), ITEMS(1), ITEMS(2), ITEMS(3), ITEMS(4),  ITEMS(5),
                                               ITEMS(6), ITEMS(7), ITEMS(8), ITEMS(9), ITEMS(10), ITEMS(11)};
 _Static_assert(CLASS_BYTES_MAX <= UINT16_MAX && SLAB_ITEMS_MAX <= UINT8_MAX, "what slabs count in 16 and 8 bits");
-_Static_assert(ITEMS(0) == SLAB_ITEMS_MAX && ITEMS(CLASS_COUNT - 1) == SLAB_ITEMS_MIN, "the smallest and the largest class");
+_Static_assert(ITEMS(0) == SLAB_ITEMS_MAX && ITEMS(CLASS_COUNT - 1) == SLAB_ITEMS_MIN,
+               "the smallest and the largest class");
 
 uint64_t slab_bytes(uint32_t class)
 {
@@ -97,7 +102,8 @@ uint64_t slab_take(struct slabs *s, uint32_t class, uint64_t requested, uint64_t
     if (!number)
         return 0;
     const struct slab *slab = slab_of(s->table, number);
-    uint32_t item = slab->free[0] ? (uint32_t)__builtin_ctzll(slab->free[0]) : 64 + (uint32_t)__builtin_ctzll(slab->free[1]);
+    uint32_t item =
+        slab->free[0] ? (uint32_t)__builtin_ctzll(slab->free[0]) : 64 + (uint32_t)__builtin_ctzll(slab->free[1]);
     return take_item(s, number, item, requested, mark);
 }
 
@@ -106,11 +112,15 @@ uint64_t slab_take_at(struct slabs *s, uint32_t number, uint32_t class, uint64_t
 {
     const struct slab *slab = slab_of(s->table, number);
     uint32_t item = (uint32_t)((at - slab->at) / slab->item_bytes);
-    bool is_there = slab->class == class && (at - slab->at) % slab->item_bytes == 0 && item < slab->items && bit_is_set(slab->free, item);
+    bool is_there = slab->class == class && (at - slab->at) % slab->item_bytes == 0 && item < slab->items &&
+                    bit_is_set(slab->free, item);
     return is_there ? take_item(s, number, item, requested, mark) : 0;
 }
 
-/* True: the slab is empty, and enough empty ones are kept: the caller closes it. Never fails and allocates nothing (rule 7). */
+/*
+ * True: the slab is empty, and enough empty ones are kept: the caller
+ * closes it. Never fails and allocates nothing (rule 7).
+ */
 bool slab_give(struct slabs *s, uint32_t number, uint32_t item)
 {
     struct slab *slab = slab_of(s->table, number);
@@ -139,8 +149,8 @@ uint32_t slab_close(struct slabs *s, uint32_t number, struct region *r)
 }
 
 /*
- * Invariant 16: a slab in a bin has free items, as many as bits, and none of them is pending; those wholly free are counted. Checks the next `most`
- * slabs; true: there are more. All 0 in `w`: it begins.
+ * Invariant 16: a slab in a bin has free items, as many as bits, and none of them is pending; those wholly free are
+ * counted. Checks the next `most` slabs; true: there are more. All 0 in `w`: it begins.
  */
 bool slabs_check(const struct slabs *s, struct slabs_walk *w, uint32_t most, const char **broken)
 {

@@ -11,7 +11,8 @@
 #define SLAB_ITEMS_MAX 128u
 #define SLAB_ITEMS_MIN 8u
 #define SLABS_MAX     (1u << 24)
-#define SLABS_EMPTY_KEPT 32u            /* of one arena, 2 MiB: on hta_v100_train they end the remapping in the last repetition */
+#define SLABS_EMPTY_KEPT 32u            /* of one arena, 2 MiB: on hta_v100_train they
+                                           end the remapping in the last repetition */
 
 struct slab {
     uint64_t at;                        /* multiple of 64 KiB */
@@ -35,7 +36,10 @@ struct slabs {                          /* of one arena; guarded by the pool's l
     uint32_t      empty;                /* slabs without a live item */
 };
 
-static inline struct slab *slab_of(const struct table *slabs, uint32_t slab) { return TABLE_AT(struct slab, slabs, slab); }
+static inline struct slab *slab_of(const struct table *slabs, uint32_t slab)
+{
+    return TABLE_AT(struct slab, slabs, slab);
+}
 
 /* Bytes and alignment of the heap block a slab of this class wants. */
 #define SLAB_ALIGNMENT (1u << SLAB_GRANULE_SHIFT)

@@ -1,12 +1,13 @@
 /*
  * aliases.c: mappings that lie under no live byte go, the oldest first, when the device has too many.
  *
- * A page that moved stays mapped at its old places (aliases), so that those work again without a call. Drivers have a ceiling: on an H100 about
- * 520,000 mappings of a context, and 5,637 of one handle. Beyond it cuMemSetAccess is out of memory, with memory free. The option `mappings` keeps
- * the device below; if the driver answers so all the same, half of these mappings go, and the attempt is made again (rule 13).
+ * A page that moved stays mapped at its old places (aliases), so that those work again without a call. Drivers have a
+ * ceiling: on an H100 about 520,000 mappings of a context, and 5,637 of one handle. Beyond it cuMemSetAccess is out of
+ * memory, with memory free. The option `mappings` keeps the device below; if the driver answers so all the same, half
+ * of these mappings go, and the attempt is made again (rule 13).
  *
- * It gives back neither pages nor addresses: trim.c and recycle.c do. A free page that loses its last mapping is a spare, which the next fill takes
- * first.
+ * It gives back neither pages nor addresses: trim.c and recycle.c do. A free page
+ * that loses its last mapping is a spare, which the next fill takes first.
  *
  * LOCKING: the turn, not the pool's lock. While a capture is open nothing is unmapped (rule 5).
  */
@@ -19,14 +20,18 @@
 
 #define SLOTS_A_UNIT 4u     /* of work, see look.c */
 
-/* May the mapping go? A free page that has no other becomes a spare, so the device must be done with it. LOCKING: the pool's lock. */
+/*
+ * May the mapping go? A free page that has no other becomes a spare,
+ * so the device must be done with it. LOCKING: the pool's lock.
+ */
 bool aliases_may_go(const cenote_pool *pool, const struct region *r, uint32_t slot)
 {
     const struct fences *fences = &pool->store.pages.fences;
     const struct page *p = r->page[slot] ? page_of(&pool->store.pages, r->page[slot]) : NULL;
     if (!p || p->leaving || p->fixed || p->pins || (!p->owner.region && !fence_has_passed(fences, p->freed, p->arena)))
         return false;
-    return !bit_is_set(r->busy, slot) && !bit_is_set(r->transit, slot) && fence_has_passed(fences, r->freed[slot], r->arena);
+    return !bit_is_set(r->busy, slot) && !bit_is_set(r->transit, slot) &&
+           fence_has_passed(fences, r->freed[slot], r->arena);
 }
 
 /* The tick that about half of the aliases are not younger than; 0: there are none. */
@@ -82,7 +87,8 @@ bool aliases_drop(cenote_pool *pool)
     if (pool_is_capturing(pool))
         return false;
     tick age = middle_age(pool);
-    for (uint32_t number = 1; age && number < pool->store.pages.regions.used; number++) { /* regions come and go with the turn alone */
+    /* regions come and go with the turn alone */
+    for (uint32_t number = 1; age && number < pool->store.pages.regions.used; number++) {
         struct region *r = region_of(&pool->store.pages, number);
         for (uint32_t slot = 0; r && !r->fixed && !region_is_segment(r) && slot < r->slots; slot++)
             any = (r->page[slot] && drop(pool, r, slot, age)) || any;
@@ -91,8 +97,8 @@ bool aliases_drop(cenote_pool *pool)
 }
 
 /*
- * Memory is short: what the driver would not unmap when a fill failed is tried again. With aliases:off the page there moves nowhere else before that.
- * Nothing during a capture.
+ * Memory is short: what the driver would not unmap when a fill failed is tried again. With aliases:off the page there
+ * moves nowhere else before that. Nothing during a capture.
  */
 void aliases_mend(cenote_pool *pool)
 {
@@ -104,8 +110,8 @@ void aliases_mend(cenote_pool *pool)
 }
 
 /*
- * Before `more` slots are mapped. If too many are needed for the cap, the driver decides; it is tried again when there are a sixteenth more, so
- * that not every attempt walks through all slots.
+ * Before `more` slots are mapped. If too many are needed for the cap, the driver decides; it is tried again when there
+ * are a sixteenth more, so that not every attempt walks through all slots.
  */
 void aliases_make_room(cenote_pool *pool, uint64_t more)
 {

@@ -1,14 +1,16 @@
 /*
  * budget.c: may free pages move, or are new ones created instead?
  *
- * A page that moves takes driver time now. A page that is created instead takes memory, and driver time again when it is given back. So moving may
- * take GRACE_NS of driver time, and harvest_budget of the time since the pool was opened. The more of that is spent, the more memory may the pool
- * hold beyond what was ever live at one time, evenly up to WASTE_MOST. Once all is spent no page moves.
+ * A page that moves takes driver time now. A page that is created instead takes memory, and driver time again when it
+ * is given back. So moving may take GRACE_NS of driver time, and harvest_budget of the time since the pool was opened.
+ * The more of that is spent, the more memory may the pool hold beyond what was ever live at one time, evenly up to
+ * WASTE_MOST. Once all is spent no page moves.
  *
  *     of what moving may take is spent     none     a half     all       more
  *     waste                                0        2.5 %      5 %       any
  *
- * All times are measured: on a card on which moving is dear it is spent sooner, and the pool puts up with a little more waste.
+ * All times are measured: on a card on which moving is dear it is
+ * spent sooner, and the pool puts up with a little more waste.
  *
  * It does not choose the pages (pick.c), and says nothing under shortage: then pages always move (shortage.c).
  *
@@ -36,8 +38,8 @@ void budget_book_move(cenote_pool *pool, uint64_t ns)
 }
 
 /*
- * The most that was ever live, or would be with a request for `bytes` more. The request may fail, so the pool remembers only what has been live; the
- * program may reset the peak of the counters, and what the pool remembers stays.
+ * The most that was ever live, or would be with a request for `bytes` more. The request may fail, so the pool remembers
+ * only what has been live; the program may reset the peak of the counters, and what the pool remembers stays.
  */
 uint64_t budget_need(cenote_pool *pool, uint64_t bytes)
 {
@@ -67,7 +69,10 @@ uint64_t budget_growth(cenote_pool *pool, uint64_t bytes, uint64_t now)
     return most > reserved ? most - reserved : 0;
 }
 
-/* Bytes that the pool may grow by, for a request of `bytes`, before it holds more than was ever live, or is live and pending. */
+/*
+ * Bytes that the pool may grow by, for a request of `bytes`, before
+ * it holds more than was ever live, or is live and pending.
+ */
 uint64_t budget_room(cenote_pool *pool, uint64_t bytes)
 {
     uint64_t pending = pool->account.stats.active.current - pool->account.stats.allocated.current;

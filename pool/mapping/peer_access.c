@@ -1,14 +1,15 @@
 /*
  * peer_access.c: kernels of other devices may use a pool's memory (cenote_pool_grant).
  *
- *     vmm       each mapping says which devices may use it: fill_map applies the pool's `access` to what it maps, and what is mapped by the time of
- *               the grant gets it here, old aliases too
+ *     vmm       each mapping says which devices may use it: fill_map applies the pool's `access` to what it maps, and
+ *               what is mapped by the time of the grant gets it here, old aliases too
  *     async     the driver's pool has such a list of its own
- *     plain     memory of cuMemAlloc is opened to a whole context of the other device, which is kept for that. In a pool of pages that is done
- *               once a group is plain: a context takes memory of the other device
+ *     plain     memory of cuMemAlloc is opened to a whole context of the other device, which is kept for that. In a
+ *               pool of pages that is done once a group is plain: a context takes memory of the other device
  *
- * Memory of a program's own source is the program's to open. A grant is for the life of the pool, or until the other device is reset: another
- * context of that device is granted anew. That of contexts lasts longer than the pool, because the program may have wanted it too.
+ * Memory of a program's own source is the program's to open. A grant is for the life of the pool, or until the other
+ * device is reset: another context of that device is granted anew. That of contexts lasts longer than the pool, because
+ * the program may have wanted it too.
  *
  * LOCKING: the turn, so that nothing is mapped meanwhile: the next fill has the new list.
  */
@@ -21,7 +22,7 @@
 #include "pool/life/turn.h"
 #include "pool/provider/async.h"
 
-/* ------------------------------------------------------------------------------------------------------------------------------- vmm */
+/* -------------------------------------------------------------------------------------------------------------- vmm */
 
 /* The next run of mapped slots of the region from `to` on. False: there is none. A broken slot was never of use. */
 static bool next_run(const struct region *r, uint32_t *from, uint32_t *to)
@@ -56,7 +57,10 @@ static CUresult open_mappings(cenote_pool *pool, const CUmemAccessDesc *who, uin
     return result;
 }
 
-/* What the device had before it was reset is opened again, and stays in the list: what a driver does to a mapping then is not known. */
+/*
+ * What the device had before it was reset is opened again, and stays
+ * in the list: what a driver does to a mapping then is not known.
+ */
 static CUresult grant_vmm(cenote_pool *pool, CUmemAccessDesc who)
 {
     uint64_t runs, undone;
@@ -72,7 +76,7 @@ static CUresult grant_vmm(cenote_pool *pool, CUmemAccessDesc who)
     return result;
 }
 
-/* ----------------------------------------------------------------------------------------------------------------- async and plain */
+/* -------------------------------------------------------------------------------------------------- async and plain */
 
 static CUresult grant_context(cenote_pool *pool, struct device *other)
 {
@@ -126,7 +130,7 @@ static CUresult grant_pages(cenote_pool *pool, struct device *other, CUmemAccess
     return result ? result : grant_vmm(pool, who);
 }
 
-/* ---------------------------------------------------------------------------------------------------------------------------- the API */
+/* ---------------------------------------------------------------------------------------------------------- the API */
 
 static int check_reach(const cenote_pool *pool, const struct device *other)
 {
@@ -136,8 +140,9 @@ static int check_reach(const cenote_pool *pool, const struct device *other)
         return error_set(CENOTE_INVALID, 0, "device %d has access to its own memory", d->ordinal);
     CUresult result = d->driver->cuDeviceCanAccessPeer(&can, other->handle, d->handle);
     if (result || !can)
-        return error_set(result ? CENOTE_DRIVER : CENOTE_NOT_SUPPORTED, result, "device %d cannot reach the memory of device %d%s%s",
-                         other->ordinal, d->ordinal, result ? ": " : "", result ? driver_result_name(result) : "");
+        return error_set(result ? CENOTE_DRIVER : CENOTE_NOT_SUPPORTED, result,
+                         "device %d cannot reach the memory of device %d%s%s", other->ordinal, d->ordinal,
+                         result ? ": " : "", result ? driver_result_name(result) : "");
     return CENOTE_OK;
 }
 
@@ -163,7 +168,9 @@ static int grant(cenote_pool *pool, struct device *other)
     return result ? pool_driver_error_of_any(pool, result, "giving another device access") : CENOTE_OK;
 }
 
-/* A group will be plain; `has_plain` says so already, so that a later grant opens contexts itself. LOCKING: none held. */
+/*
+ * A group will be plain; `has_plain` says so already, so that a later grant opens contexts itself. LOCKING: none held.
+ */
 int peer_access_open_contexts(cenote_pool *pool)
 {
     int error = turn_take(pool); /* no grant is under way */

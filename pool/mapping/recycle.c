@@ -1,13 +1,15 @@
 /*
  * recycle.c: regions in which no block lies give their addresses back, and the pool keeps their pages.
  *
- * An arena whose ranges are in flight takes further addresses and maps its pages there, too (rule 12). What it leaves behind are aliases, and
- * free pages that nothing needs at their old place. Before a pool takes more addresses than its bound, and where the device has none left,
- * the mappings of a region go, the one first that was used longest ago. It gives no memory back to the driver, as trim.c does: pages that end
- * up mapped nowhere are spares, which the next fill takes first.
+ * An arena whose ranges are in flight takes further addresses and maps its pages there, too (rule 12). What it leaves
+ * behind are aliases, and free pages that nothing needs at their old place. Before a pool takes more addresses than its
+ * bound, and where the device has none left, the mappings of a region go, the one first that was used longest ago. It
+ * gives no memory back to the driver, as trim.c does: pages that end up mapped nowhere are spares, which the next fill
+ * takes first.
  *
  *     leave: no block, all complete                    each slot: unmap, unlink                  trim_region
- *   -------------------------------> pages leaving, ----------------------------> empty -----------------> the driver has its addresses
+ *   -------------------------------> pages leaving, ---------------------------->
+ *   empty -----------------> the driver has its addresses
  *                                    slots in transit       | refused: the rest stays as it was
  *
  * LOCKING: the turn, not the pool's lock. While a capture is open nothing is unmapped (rule 5).
@@ -65,8 +67,8 @@ static struct region *find_oldest(struct look *look)
 }
 
 /*
- * From here on no search finds anything in the first *slots of the region, and no other place takes the pages that are free. False: a block came
- * meanwhile, and the rest stays as it is. LOCKING: as is_unused.
+ * From here on no search finds anything in the first *slots of the region, and no other place takes the pages that are
+ * free. False: a block came meanwhile, and the rest stays as it is. LOCKING: as is_unused.
  */
 static bool leave(struct look *look, struct region *r, uint32_t *slots)
 {
@@ -100,7 +102,10 @@ static bool empty_slot(cenote_pool *pool, struct region *r, uint32_t slot, bool 
     return gone;
 }
 
-/* The addresses of a region that nothing uses go back to the driver. False: there is none, a capture is open, or the driver refuses. */
+/*
+ * The addresses of a region that nothing uses go back to the driver.
+ * False: there is none, a capture is open, or the driver refuses.
+ */
 bool recycle_oldest(cenote_pool *pool)
 {
     if (pool_is_capturing(pool))

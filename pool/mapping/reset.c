@@ -1,14 +1,16 @@
 /*
- * reset.c: what an end of the context, mostly by a reset of the device, does to pools that were in it. Not how it is seen: driver/device.c.
+ * reset.c: what an end of the context, mostly by a reset of the device,
+ * does to pools that were in it. Not how it is seen: driver/device.c.
  *
  *     a block: live ---> freed as ever: that is bookkeeping
- *                +-----> the driver gives its address again: calls with the address are about the block that lies there now
- *                +-----> cenote_pool_destroy: it ends with its pool (end_blocks.c)
+ *                +-----> the driver gives its address again: calls with the address are about the block that lies there
+ *                now +-----> cenote_pool_destroy: it ends with its pool (end_blocks.c)
  *
- * Segments end with the context, and the driver gives their addresses again, to pools of other devices, too. What comes to lie there takes their
- * place in the map of addresses (addresses.c), so that no address is taken for one of a pool that has lost it. The program cannot free what lay there
- * any more, and need not: a pool of a context that has ended can be destroyed with live blocks. Pages belong to no context: they go back to the
- * driver then, and so does the driver's own pool. Nothing is asked of the driver for segments.
+ * Segments end with the context, and the driver gives their addresses again, to pools of other devices, too. What comes
+ * to lie there takes their place in the map of addresses (addresses.c), so that no address is taken for one of a pool
+ * that has lost it. The program cannot free what lay there any more, and need not: a pool of a context that has ended
+ * can be destroyed with live blocks. Pages belong to no context: they go back to the driver then, and so does the
+ * driver's own pool. Nothing is asked of the driver for segments.
  *
  * LOCKING: the pool's lock is taken here.
  */
@@ -17,8 +19,8 @@
 #include "base/check.h"
 
 /*
- * The context in which the region's pool is, by its generation, if it has ended. 0: it has not, or the region is on its way. LOCKING: none but the
- * turn.
+ * The context in which the region's pool is, by its generation, if it has ended.
+ * 0: it has not, or the region is on its way. LOCKING: none but the turn.
  */
 static uint64_t ended_context_of(const struct region *r, cenote_pool **pool)
 {
@@ -40,7 +42,8 @@ bool reset_addresses_are_free(uint64_t at, uint64_t bytes)
 {
     const struct region *r;
     cenote_pool *pool;
-    for (uint64_t from = at; from < at + bytes && (r = addresses_first_in(from, at + bytes - from)); from = region_end(r))
+    for (uint64_t from = at; from < at + bytes && (r = addresses_first_in(from, at + bytes - from));
+         from = region_end(r))
         if (!ended_context_of(r, &pool) || region_end(r) <= from)
             return false;
     return true;

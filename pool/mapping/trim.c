@@ -1,9 +1,9 @@
 /*
  * trim.c: memory goes back to the driver.
  *
- * Only pages and segments that are free and complete can go, because the device may still be at work on the others. No function of this file
- * waits for the device. The pages that were freed longest ago go first. A page leaves in three steps; if the driver refuses one, the page stays in
- * the pool.
+ * Only pages and segments that are free and complete can go, because the device may still be at work on the others. No
+ * function of this file waits for the device. The pages that were freed longest ago go first. A page leaves in three
+ * steps; if the driver refuses one, the page stays in the pool.
  *
  *      pages_leave                each slot: unmap, unlink                release
  *    ------------> leaving -----------------------------------> nowhere --------> gone
@@ -146,7 +146,10 @@ static uint64_t release_segment(cenote_pool *pool, uint32_t page)
     return gone ? bytes : 0;
 }
 
-/* How many pages bring `reserved` down to `keep`, at most. Of segments, whose sizes differ, that many may be more than enough. */
+/*
+ * How many pages bring `reserved` down to `keep`, at most. Of segments,
+ * whose sizes differ, that many may be more than enough.
+ */
 static uint32_t most_leavers(cenote_pool *pool, const struct leave *leave, bool segments)
 {
     lock_take(&pool->lock);
@@ -158,14 +161,21 @@ static uint32_t most_leavers(cenote_pool *pool, const struct leave *leave, bool 
 }
 
 /*
- * Picks the next pages to go, no more than bring `reserved` down to `keep`. They are leaving when this returns. Other threads may have the lock now
- * and then, and take pages that were picked: those stay, and are no sign that nothing else may go (*taken).
+ * Picks the next pages to go, no more than bring `reserved` down to `keep`. They are leaving when this returns. Other
+ * threads may have the lock now and then, and take pages that were picked: those stay, and are no sign that nothing
+ * else may go (*taken).
  */
-static uint32_t pick_leavers(cenote_pool *pool, const struct leave *leave, bool segments, struct pick *picks, uint32_t most, bool *taken)
+static uint32_t pick_leavers(cenote_pool *pool, const struct leave *leave, bool segments, struct pick *picks,
+                             uint32_t most, bool *taken)
 {
     struct pages *s = &pool->store.pages;
-    struct picker picker = {.latest = leave->latest, .segments = segments, .skip_sources = leave->skip_sources, .only_arena = leave->only_arena,
-                            .skip_shift = leave->skip_shift, .most = most, .picks = picks};
+    struct picker picker = {.latest = leave->latest,
+                            .segments = segments,
+                            .skip_sources = leave->skip_sources,
+                            .only_arena = leave->only_arena,
+                            .skip_shift = leave->skip_shift,
+                            .most = most,
+                            .picks = picks};
     lock_take(&pool->lock);
     last_freed_settle(pool);
     while (pick_some(s, &picker, lock_portion(PAGES_AT_ONCE)))
@@ -202,7 +212,10 @@ static void stay(cenote_pool *pool, const struct pick *picks, uint32_t count)
     lock_give(&pool->lock);
 }
 
-/* Releases those that are leaving. False: the driver refuses, or a capture has begun while a source ran; then some stay. */
+/*
+ * Releases those that are leaving. False: the driver refuses,
+ * or a capture has begun while a source ran; then some stay.
+ */
 static bool release_leavers(cenote_pool *pool, bool segments, const struct pick *picks, uint32_t count, uint64_t *sum)
 {
     bool going = true;
@@ -219,8 +232,8 @@ static bool release_leavers(cenote_pool *pool, bool segments, const struct pick 
 }
 
 /*
- * Bytes given back. A few pages are picked at first, for mostly there are no more; then all that goes at once, because each pick looks at
- * everything. Without host memory for so many it is a few at a time.
+ * Bytes given back. A few pages are picked at first, for mostly there are no more; then all that goes at once, because
+ * each pick looks at everything. Without host memory for so many it is a few at a time.
  */
 static uint64_t trim_kind(cenote_pool *pool, const struct leave *leave, bool segments)
 {
@@ -244,7 +257,10 @@ static uint64_t trim_kind(cenote_pool *pool, const struct leave *leave, bool seg
 uint64_t trim_other_size(cenote_pool *pool, uint32_t shift, uint64_t bytes)
 {
     uint64_t reserved = pool->store.pages.reserved; /* changes with the turn alone */
-    return trim_kind(pool, &(struct leave){.latest = UINT64_MAX, .keep = reserved > bytes ? reserved - bytes : 0, .skip_shift = shift}, false);
+    return trim_kind(
+        pool,
+        &(struct leave){.latest = UINT64_MAX, .keep = reserved > bytes ? reserved - bytes : 0, .skip_shift = shift},
+        false);
 }
 
 /* Complete free segments go back, and what the driver's pool still holds of them. Nothing during a capture. */
@@ -264,7 +280,8 @@ void trim_spares(cenote_pool *pool)
     while (!pool_is_capturing(pool)) {
         lock_take(&pool->lock);
         uint32_t page = pool->store.pages.spare;
-        if (page && !fence_has_passed(&pool->store.pages.fences, page_of(&pool->store.pages, page)->freed, page_of(&pool->store.pages, page)->arena))
+        if (page && !fence_has_passed(&pool->store.pages.fences, page_of(&pool->store.pages, page)->freed,
+                                      page_of(&pool->store.pages, page)->arena))
             page = 0;
         if (page)
             pages_leave(&pool->store.pages, page);
@@ -275,8 +292,8 @@ void trim_spares(cenote_pool *pool)
 }
 
 /*
- * A region that holds nothing leaves its heap, and comes back if the driver will not have its addresses. True: they are gone. LOCKING: the
- * turn.
+ * A region that holds nothing leaves its heap, and comes back if the driver
+ * will not have its addresses. True: they are gone. LOCKING: the turn.
  */
 bool trim_region(cenote_pool *pool, uint32_t number)
 {
@@ -322,7 +339,8 @@ static uint32_t leave_segment(cenote_pool *pool, const struct arena *a)
 }
 
 /*
- * What destroyed groups hold of their own sources serves no other group: some of it goes back before another source is asked for memory.
+ * What destroyed groups hold of their own sources serves no other group:
+ * some of it goes back before another source is asked for memory.
  * LOCKING: the turn, which is let go of around the sources.
  */
 void trim_orphans(cenote_pool *pool)
@@ -369,13 +387,19 @@ uint64_t trim_to(cenote_pool *pool, uint64_t keep, tick latest)
     return trim_what(pool, &(struct leave){.keep = keep, .latest = latest});
 }
 
-/* The same of what came from the driver: the turn is kept, and no function of the program called but its watch function. */
+/*
+ * The same of what came from the driver: the turn is kept, and
+ * no function of the program called but its watch function.
+ */
 uint64_t trim_without_sources(cenote_pool *pool, uint64_t keep, tick latest)
 {
     return trim_what(pool, &(struct leave){.keep = keep, .latest = latest, .skip_sources = true});
 }
 
-/* The pool has grown: what is held above trim_above goes as far as it is free and complete. Nothing is waited for. LOCKING: the turn. */
+/*
+ * The pool has grown: what is held above trim_above goes as far as it
+ * is free and complete. Nothing is waited for. LOCKING: the turn.
+ */
 void trim_surplus(cenote_pool *pool)
 {
     lock_take(&pool->lock);

@@ -1,19 +1,20 @@
 /*
  * units.c: a large page, or small ones? Decides it for the units (region.h) of a place that lacks pages.
  *
- * A small page loses less to a block that ends on it, and a call of the driver costs as much for it as for a large one. So a pool begins with small
- * pages, and makes large ones once it has needed as much as units_grade_pages of them hold, Pages that
- * are there already are used first, whatever their size: where free pages of one size are too few, units take those of the other. Otherwise what the
- * pool held in small pages when it grew large would be lost. And if memory is short and nothing else helps, a unit that has a large page and of which
- * the place takes a part takes small ones.
+ * A small page loses less to a block that ends on it, and a call of the driver costs as much for it as for a large one.
+ * So a pool begins with small pages, and makes large ones once it has needed as much as units_grade_pages of them hold,
+ * Pages that are there already are used first, whatever their size: where free pages of one size are too few, units
+ * take those of the other. Otherwise what the pool held in small pages when it grew large would be lost. And if memory
+ * is short and nothing else helps, a unit that has a large page and of which the place takes a part takes small ones.
  *
  *     nothing is mapped in the unit, and no block lies there    IDLE     takes the pages that are best
- *     every slot is idle or an alias that may go                LOOSE    the aliases go first: calls of the driver, and another attempt
+ *     every slot is idle or an alias that may go                LOOSE    the aliases go first: calls
+ *                                                               of the driver, and another attempt
  *     all others                                                stay as they are
  *
- * It chooses no pages (pick.c), and says nothing of heaps for small blocks, whose slots are no units. In a private arena no unit changes that has
- * a page of the arena's own, for that maps something and is fixed (rule 4). While a capture is open no alias goes, but idle units still change: so a
- * capture draws what is free, whatever its size.
+ * It chooses no pages (pick.c), and says nothing of heaps for small blocks, whose slots are no units. In a private
+ * arena no unit changes that has a page of the arena's own, for that maps something and is fixed (rule 4). While a
+ * capture is open no alias goes, but idle units still change: so a capture draws what is free, whatever its size.
  *
  * LOCKING: the turn, and the pool's lock but where it says so.
  */
@@ -44,7 +45,8 @@ static enum grade grade_in(const struct region *r, uint32_t unit) { return pages
 
 static bool slot_is_idle(const struct region *r, uint32_t slot)
 {
-    return !r->page[slot] && !r->edges[slot] && !r->pins[slot] && !bit_is_set(r->transit, slot) && !bit_is_set(r->broken, slot);
+    return !r->page[slot] && !r->edges[slot] && !r->pins[slot] && !bit_is_set(r->transit, slot) &&
+           !bit_is_set(r->broken, slot);
 }
 
 /* Slot by slot without a branch: a place may have ten thousand such units. */
@@ -67,8 +69,8 @@ static bool is_loose(const cenote_pool *pool, const struct region *r, uint32_t u
 }
 
 /*
- * The unit with the top of the region in it takes small pages, for no page reaches beyond the top (invariant 30). Whether the top will move is not
- * known yet: the plan may fail.
+ * The unit with the top of the region in it takes small pages, for no page reaches beyond the top (invariant 30).
+ * Whether the top will move is not known yet: the plan may fail.
  */
 static bool has_top(const struct region *r, uint32_t unit)
 {
@@ -153,8 +155,8 @@ static uint32_t lacks_in(const struct pass *p, uint32_t unit)
 }
 
 /*
- * The place lacks large pages, and takes a part of the unit, so that less is missing with small ones. A page that lies there and that the place could
- * use serves another unit then.
+ * The place lacks large pages, and takes a part of the unit, so that less is missing with small ones. A page that lies
+ * there and that the place could use serves another unit then.
  */
 static bool should_split(const struct pass *p, uint32_t unit)
 {
@@ -162,7 +164,10 @@ static bool should_split(const struct pass *p, uint32_t unit)
     return p->splits && takes_part && grade_in(p->region, unit) == GRADE_LARGE && p->grade == GRADE_SMALL;
 }
 
-/* Free pages of its grade are too few: the unit takes those of the other. If it is loose, it does after the next attempt, which takes one grade. */
+/*
+ * Free pages of its grade are too few: the unit takes those of the other.
+ * If it is loose, it does after the next attempt, which takes one grade.
+ */
 static void change_unit(struct pass *p, uint32_t unit)
 {
     enum grade now = grade_in(p->region, unit), other = now == GRADE_LARGE ? GRADE_SMALL : GRADE_LARGE;
@@ -190,19 +195,24 @@ uint32_t units_grade(const cenote_pool *pool, uint64_t need)
 }
 
 /*
- * Before a plan for the place, which lacks pages. `news`: bytes that the pool grows by rather than have pages move. The slots under the place may be
- * others then. True: with units_loosen more units could take pages that are free, or small ones, and with them another attempt is due.
+ * Before a plan for the place, which lacks pages. `news`: bytes that the pool grows by rather than have pages move. The
+ * slots under the place may be others then. True: with units_loosen more units could take pages that are free, or small
+ * ones, and with them another attempt is due.
  */
-bool units_choose(cenote_pool *pool, const struct requester *who, struct place *place, uint32_t grade, uint64_t news, struct loosening *loose)
+bool units_choose(cenote_pool *pool, const struct requester *who, struct place *place, uint32_t grade, uint64_t news,
+                  struct loosening *loose)
 {
     struct pages *s = &pool->store.pages;
     struct region *r = region_of(s, place->region);
-    struct slots under = {(uint32_t)((place->at - r->base) >> r->shift), (uint32_t)((place->at + place->size - 1 - r->base) >> r->shift) + 1};
+    struct slots under = {(uint32_t)((place->at - r->base) >> r->shift),
+                          (uint32_t)((place->at + place->size - 1 - r->base) >> r->shift) + 1};
     uint32_t from = under.from >> r->unit_shift, to = ((under.to - 1) >> r->unit_shift) + 1;
     *loose = (struct loosening){.region = r};
-    if (!r->unit_shift || (grade == GRADE_LARGE && s->held[GRADE_LARGE] == s->reserved && bits_all_set(r->joined, from, to)))
+    if (!r->unit_shift ||
+        (grade == GRADE_LARGE && s->held[GRADE_LARGE] == s->reserved && bits_all_set(r->joined, from, to)))
         return false;
-    struct pass p = {.pool = pool, .region = r, .from = from, .to = to, .under = under, .grade = grade, .may_unmap = who->may_unmap};
+    struct pass p = {
+        .pool = pool, .region = r, .from = from, .to = to, .under = under, .grade = grade, .may_unmap = who->may_unmap};
     p.loosening = loose;
     visit_units(&p, set_idle);
     place->under = slots_under(r, place->at, place->size);
@@ -219,7 +229,10 @@ bool units_choose(cenote_pool *pool, const struct requester *who, struct place *
     return loose->count;
 }
 
-/* Takes the aliases out of loose units, so that they are idle. False: there were none, or the driver refuses. LOCKING: not the pool's lock. */
+/*
+ * Takes the aliases out of loose units, so that they are idle. False: there
+ * were none, or the driver refuses. LOCKING: not the pool's lock.
+ */
 bool units_loosen(cenote_pool *pool, const struct loosening *loose)
 {
     struct region *r = loose->region;

@@ -18,7 +18,8 @@ struct loosening {
 
 extern uint32_t units_grade_pages;  /* a pool makes large pages once it has needed more than so many of them hold */
 uint32_t units_grade(const cenote_pool *pool, uint64_t need);
-bool units_choose(cenote_pool *pool, const struct requester *who, struct place *place, uint32_t grade, uint64_t news, struct loosening *loose);
+bool units_choose(cenote_pool *pool, const struct requester *who, struct place *place, uint32_t grade, uint64_t news,
+                  struct loosening *loose);
 bool units_loosen(cenote_pool *pool, const struct loosening *loose);
 
 #endif

@@ -1,15 +1,17 @@
 /*
- * background.c: one thread for the process looks after all pools that have `background` and decay_ms, so that what has decayed goes back
- * also while the program does nothing. What it does is in decay.c; blocks that wait for other streams are looked at on the way.
+ * background.c: one thread for the process looks after all pools that have `background` and decay_ms, so that what has
+ * decayed goes back also while the program does nothing. What it does is in decay.c; blocks that wait for other streams
+ * are looked at on the way.
  *
  *     no thread --- first such pool ---> it sleeps, looks, sleeps --- the process begins to exit ---> it sleeps
  *
- * A fork has none. The thread is nice, and while it looks after a pool it is on the processors near that pool's device, as far as the process
- * may use those. It runs code of this library for good, which stays loaded (driver/loader.c). Of the program's functions it calls the watch
- * function and the clock. If there can be no thread the pool works without, and its counter `background` is 0.
+ * A fork has none. The thread is nice, and while it looks after a pool it is on the processors near that pool's device,
+ * as far as the process may use those. It runs code of this library for good, which stays loaded (driver/loader.c). Of
+ * the program's functions it calls the watch function and the clock. If there can be no thread the pool works without,
+ * and its counter `background` is 0.
  *
- * LOCKING: `tending` is held while the thread is at one pool, also across driver calls. A thread that takes it knows that the background thread is at
- * none.
+ * LOCKING: `tending` is held while the thread is at one pool, also across driver
+ * calls. A thread that takes it knows that the background thread is at none.
  */
 #include <errno.h>
 #include <limits.h>
@@ -26,7 +28,8 @@
 #include "driver/near.h"
 #include "pool/life/pools.h"
 
-#define NICENESS      10            /* chosen: it gets a tenth of a busy processor, so that a lock it holds is given back soon */
+#define NICENESS      10            /* chosen: it gets a tenth of a busy processor, so
+                                       that a lock it holds is given back soon */
 #define BREATH_NS     1000000u      /* between two batches of one pool: others may have the turn */
 
 static LOCK_OF_PROCESS struct lock tending = LOCK_INITIALIZER(LOCK_BACKGROUND);
@@ -34,7 +37,7 @@ static bool runs;                   /* guarded by `tending` */
 static atomic_bool ended;           /* the process exits */
 static _Atomic(uint32_t) calls;     /* one more whenever the thread is to look at once */
 
-/* ------------------------------------------------------------------------------------------------------------------------ the thread */
+/* ------------------------------------------------------------------------------------------------------- the thread */
 
 /* Where the thread may be, and for each device where it should be. Its own. */
 static struct {
@@ -96,9 +99,11 @@ static void *look_after_pools(void *unused)
     return unused;
 }
 
-/* ------------------------------------------------------------------------------------------------------------------ its beginning and end */
+/* -------------------------------------------------------------------------------------------- its beginning and end */
 
-/* No driver call from here on (rule 10). It is not waited for for ever: what it does may hang, and may be what exits. */
+/*
+ * No driver call from here on (rule 10). It is not waited for for ever: what it does may hang, and may be what exits.
+ */
 static void process_exits(void)
 {
     if (driver_is_forked())
@@ -125,14 +130,18 @@ void background_join(cenote_pool *pool)
     runs = runs || start();
     pool->list.attended = runs;
     if (!runs)
-        error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no background thread (%s): free pages go back as the program allocates, steps and trims",
+        error_set(CENOTE_OUT_OF_HOST_MEMORY, 0,
+                  "no background thread (%s): free pages go back as the program allocates, steps and trims",
                   strerror(errno));
     lock_give(&tending);
     atomic_fetch_add(&calls, 1);
     syscall(SYS_futex, &calls, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-/* The pool is about to go. When this returns the thread is not there and does not come back. True: it was looked after. LOCKING: none. */
+/*
+ * The pool is about to go. When this returns the thread is not there
+ * and does not come back. True: it was looked after. LOCKING: none.
+ */
 bool background_leave(cenote_pool *pool)
 {
     lock_take(&tending);

@@ -1,16 +1,17 @@
 /*
  * churn.c: what it costs that memory was given back which is taken again soon after, and what that comes to.
  *
- * A page costs the driver a fifth of a millisecond to make, whatever its size. A program that trims at each step, by trim_every, decay_ms or
- * cenote_pool_trim with CENOTE_TRIM_PERIODIC, would pay that for each page the next step takes again. So it is counted: a page made while some that
- * such trims gave back are missing is one of those, and making it, mapping it and its way back to the driver are regretted. That may take half of
- * harvest_budget of the time.
+ * A page costs the driver a fifth of a millisecond to make, whatever its size. A program that trims at each step, by
+ * trim_every, decay_ms or cenote_pool_trim with CENOTE_TRIM_PERIODIC, would pay that for each page the next step takes
+ * again. So it is counted: a page made while some that such trims gave back are missing is one of those, and making it,
+ * mapping it and its way back to the driver are regretted. That may take half of harvest_budget of the time.
  *
- *     trim_every, decay_ms    give back as many pages as the budget could pay for if all were taken again: pages that no allocation
- *                             takes again go on leaving
- *     CENOTE_TRIM_PERIODIC    gives everything back, as any other trim does; but where such trims follow each other like steps do, are regretted
- *                             beyond the budget and a tenth of a second, and no other process is on the device, of which a part is free, it
- *                             gives back only what no block has lain on during the last eight of them, and defers the rest
+ *     trim_every, decay_ms    give back as many pages as the budget could pay for if all were
+ *                             taken again: pages that no allocation takes again go on leaving
+ *     CENOTE_TRIM_PERIODIC    gives everything back, as any other trim does; but where such trims follow each other
+ *                             like steps do, are regretted beyond the budget and a tenth of a second, and no other
+ *                             process is on the device, of which a part is free, it gives back only what no block has
+ *                             lain on during the last eight of them, and defers the rest
  *     CENOTE_TRIM_DEFERRED    gives back what was deferred: the program looks
  *
  * A trim that says none of that gives back what it is asked for. So do shortages.
@@ -24,7 +25,8 @@
 
 #define GRACE_NS     100000000u     /* chosen, as for harvesting: no user notices it at program start */
 #define OFTEN_NS     10000000000u   /* chosen: steps are shorter */
-#define DEVICE_SHARE 8              /* chosen: so much of the device is left to other allocators of this process, or everything goes */
+#define DEVICE_SHARE 8              /* chosen: so much of the device is left to other allocators
+                                       of this process, or everything goes */
 
 /* Pages have gone because of a trim that comes again and again: those that went since `released` of them had. */
 void churn_given(cenote_pool *pool, uint64_t released, uint64_t ns)
@@ -80,7 +82,10 @@ tick churn_trim_came(cenote_pool *pool)
     return before;
 }
 
-/* No other process has memory of the device, and a part of it is free. If NVML cannot tell, assume another process has memory here. */
+/*
+ * No other process has memory of the device, and a part of it is free.
+ * If NVML cannot tell, assume another process has memory here.
+ */
 static bool has_the_device(const cenote_pool *pool)
 {
     struct nvml_process list[NVML_MAX];
@@ -97,7 +102,8 @@ bool churn_forbids(cenote_pool *pool)
     uint64_t now = pool_now(pool);
     r->often = r->asked_ns && now - r->asked_ns <= OFTEN_NS ? r->often + 1 : 0;
     r->asked_ns = now;
-    bool forbids = r->often >= OFTEN_LEAST && left_for(pool, GRACE_NS) < pages_largest(&pool->store.pages) && has_the_device(pool);
+    bool forbids =
+        r->often >= OFTEN_LEAST && left_for(pool, GRACE_NS) < pages_largest(&pool->store.pages) && has_the_device(pool);
     lock_take(&pool->lock);
     tick deferred = forbids ? pool->store.pages.fences.now : 0;
     lock_give(&pool->lock);

@@ -1,17 +1,18 @@
 /*
  * decay.c: pages that nothing has lived on for decay_ms go back to the driver, a few at a time.
  *
- * A pool's pages know ticks, not times. So the time is cut into epochs, DECAY_EPOCHS to a decay_ms, and at the first look in each the
- * current tick is kept. What was freed before an epoch has been free for decay_ms when the epoch is that old; trim.c takes it from there, as at
- * any other trim.
+ * A pool's pages know ticks, not times. So the time is cut into epochs, DECAY_EPOCHS to a decay_ms, and at the first
+ * look in each the current tick is kept. What was freed before an epoch has been free for decay_ms when the epoch is
+ * that old; trim.c takes it from there, as at any other trim.
  *
  *          epoch     epoch     epoch     epoch  ...   epoch     now
  *     -------|---------|---------|---------|-----------|---------|---->
  *      ripe  <------------------ decay_ms -------------------->
  *
- * Each of these looks: a step, a trim, an allocation that has called the driver anyway, the background thread. None of them waits,
- * for the device or for the turn, and each gives back so much at most, and looks again soon if there is more. Nothing happens during a
- * capture. What functions of the program would have to take back (cenote_source) stays until a trim that is asked for.
+ * Each of these looks: a step, a trim, an allocation that has called the driver anyway, the background thread. None of
+ * them waits, for the device or for the turn, and each gives back so much at most, and looks again soon if there is
+ * more. Nothing happens during a capture. What functions of the program would have to take back (cenote_source) stays
+ * until a trim that is asked for.
  *
  * LOCKING: the turn, unless a function says otherwise.
  */
@@ -55,7 +56,8 @@ static bool begin_epoch(cenote_pool *pool, uint64_t now)
 /* Up to so many bytes of what is ripe and complete go. How many did. LOCKING: the turn, after events_poll. */
 static uint64_t give_ripe(cenote_pool *pool, uint64_t bytes)
 {
-    uint64_t reserved = pool->store.pages.reserved, released = pool->account.stats.pages_released, before = pool_now(pool);
+    uint64_t reserved = pool->store.pages.reserved, released = pool->account.stats.pages_released,
+             before = pool_now(pool);
     uint64_t gone = trim_without_sources(pool, reserved > bytes ? reserved - bytes : 0, pool->policy.decay.ripe);
     churn_given(pool, released, pool_now(pool) - before);
     lock_take(&pool->lock);
@@ -75,7 +77,8 @@ bool decay_go(cenote_pool *pool, uint64_t most)
     if (now < atomic_load(&d->due))
         return false;
     bool begins = begin_epoch(pool, now);
-    CUresult result = events_poll(pool, d->epochs[d->newest].freed); /* by the time it is ripe the device should be done with it */
+    /* by the time it is ripe the device should be done with it */
+    CUresult result = events_poll(pool, d->epochs[d->newest].freed);
     if (result) {
         pool_driver_error(pool, result, "looking after free pages");
         return false;

@@ -79,8 +79,11 @@ int cenote_pool_trim(cenote_pool *pool, uint64_t keep_bytes, unsigned flags)
     int error = pool_usable(pool);
     if (error)
         return error;
-    if (flags & ~(CENOTE_TRIM_WAIT | CENOTE_TRIM_PERIODIC | CENOTE_TRIM_DEFERRED) || (flags & CENOTE_TRIM_PERIODIC && flags & CENOTE_TRIM_DEFERRED))
-        return error_set(CENOTE_INVALID, 0, "flags %#x: CENOTE_TRIM_WAIT with one of CENOTE_TRIM_PERIODIC and CENOTE_TRIM_DEFERRED are known", flags);
+    if (flags & ~(CENOTE_TRIM_WAIT | CENOTE_TRIM_PERIODIC | CENOTE_TRIM_DEFERRED) ||
+        (flags & CENOTE_TRIM_PERIODIC && flags & CENOTE_TRIM_DEFERRED))
+        return error_set(
+            CENOTE_INVALID, 0,
+            "flags %#x: CENOTE_TRIM_WAIT with one of CENOTE_TRIM_PERIODIC and CENOTE_TRIM_DEFERRED are known", flags);
     if (flags & CENOTE_TRIM_DEFERRED && (!atomic_load(&pool->policy.churn.deferred) || pool_is_capturing(pool)))
         return CENOTE_OK;
     if (flags & CENOTE_TRIM_WAIT)
@@ -112,7 +115,10 @@ int cenote_group_trim(cenote_group *group, unsigned flags)
     return result ? pool_driver_error(pool, result, "waiting for the device") : CENOTE_OK;
 }
 
-/* Every `trim_every` steps: what was last used before the previous of these trims goes. What the next step needs again stays. */
+/*
+ * Every `trim_every` steps: what was last used before the previous
+ * of these trims goes. What the next step needs again stays.
+ */
 int cenote_pool_step(cenote_pool *pool)
 {
     int error = pool_usable(pool);

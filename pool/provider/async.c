@@ -1,13 +1,16 @@
 /*
- * async.c: provider async: segments of the driver's own stream-ordered pool (cuMemAllocFromPoolAsync), where pages do not work.
+ * async.c: provider async: segments of the driver's own stream-ordered
+ * pool (cuMemAllocFromPoolAsync), where pages do not work.
  *
- * A driver's pool grows by 32 MiB, and what is left over of that serves no other pool. So an arena takes memory of cuMemAlloc until it has as much,
- * and then segments of at least that size. cuMemFree takes both back, and after each trim the driver's pool keeps nothing.
+ * A driver's pool grows by 32 MiB, and what is left over of that serves no other pool. So an arena takes memory of
+ * cuMemAlloc until it has as much, and then segments of at least that size. cuMemFree takes both back, and after each
+ * trim the driver's pool keeps nothing.
  *
  *     the driver's pool: none ---> open, from the first need on ---> destroyed with the pool
  *
- * In a capture such a segment would become a node of the graph, and one on the default stream would end the captures of blocking streams. So private
- * groups of an async pool are plain (capture.c), and while captures are not announced all segments are of cuMemAlloc: the stream may be in one.
+ * In a capture such a segment would become a node of the graph, and one on the default stream would end the captures of
+ * blocking streams. So private groups of an async pool are plain (capture.c), and while captures are not announced all
+ * segments are of cuMemAlloc: the stream may be in one.
  *
  * LOCKING: as async.h says.
  */
@@ -21,7 +24,8 @@
 /* Is the next segment of the arena one of the driver's pool, if it is large enough? LOCKING: none. */
 bool async_serves(const cenote_pool *pool, const struct arena *a)
 {
-    return pool->config.provider == CENOTE_ASYNC && !a->is_plain && !stream_is_unnamed(a->stream) && touch_captures_are_announced();
+    return pool->config.provider == CENOTE_ASYNC && !a->is_plain && !stream_is_unnamed(a->stream) &&
+           touch_captures_are_announced();
 }
 
 CUresult async_open(cenote_pool *pool)
@@ -64,8 +68,9 @@ static uint64_t small_segments(const cenote_pool *pool, const struct arena *a)
 }
 
 /*
- * The usual size of a segment for a block of `size` bytes; `plain`: that of cuMemAlloc. Room for a number of such blocks that leaves
- * little over: a rest that is too small for another block is lost to a program of few sizes. LOCKING: the turn, not the pool's lock.
+ * The usual size of a segment for a block of `size` bytes; `plain`: that of cuMemAlloc. Room for a number of such
+ * blocks that leaves little over: a rest that is too small for another block is lost to a program of few sizes.
+ * LOCKING: the turn, not the pool's lock.
  */
 uint64_t async_habit(cenote_pool *pool, const struct arena *a, uint64_t size, uint64_t plain)
 {

@@ -1,5 +1,6 @@
 /*
- * async.h: provider async, segments of the driver's own stream-ordered pool; see async.c. All that cenote knows of it stands there.
+ * async.h: provider async, segments of the driver's own stream-ordered
+ * pool; see async.c. All that cenote knows of it stands there.
  *
  * LOCKING: the turn, unless a function says otherwise.
  */

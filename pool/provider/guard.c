@@ -1,15 +1,16 @@
 /*
- * guard.c: provider guard, for debugging: each block has memory of its own, which ends where nothing is mapped, and which goes when the block
- * is freed. Work of the device that runs over the end of a block, or uses it after its free, meets an address that is not mapped, and the
- * driver reports it.
+ * guard.c: provider guard, for debugging: each block has memory of its own, which ends where nothing is mapped, and
+ * which goes when the block is freed. Work of the device that runs over the end of a block, or uses it after its free,
+ * meets an address that is not mapped, and the driver reports it.
  *
  *     reserved   |  mapped: a segment of one block                | never mapped |
  *                |  free, never used            [ block, to the end ]            |
  *
- *     taken ---> in use ---> freed ---> device done, the next allocation or trim: unmapped ---> kept ---> GUARD_KEPT later: addresses go back
+ *     taken ---> in use ---> freed ---> device done, the next allocation or
+ *     trim: unmapped ---> kept ---> GUARD_KEPT later: addresses go back
  *
- * Not found: what happens before a block, in the bytes that its size was rounded up by (to 512), and use after the free that the device comes
- * to before the memory was unmapped.
+ * Not found: what happens before a block, in the bytes that its size was rounded up by (to 512), and use after the free
+ * that the device comes to before the memory was unmapped.
  *
  * LOCKING: the turn, not the pool's lock.
  */
@@ -30,7 +31,10 @@ static void give_addresses(cenote_pool *pool, struct guard_kept *kept)
     kept->bytes = 0;
 }
 
-/* Gives back what the last take was in the middle of, step by step. What the driver refuses is asked for again by the next one. */
+/*
+ * Gives back what the last take was in the middle of, step by step.
+ * What the driver refuses is asked for again by the next one.
+ */
 static CUresult undo(cenote_pool *pool)
 {
     const struct driver *t = pool->config.device->driver;

@@ -9,8 +9,9 @@
  *
  * A plain group has segments of cuMemAlloc in a pool of any provider but guard.
  *
- * A segment is memory that comes and goes as a whole; the heap packs blocks into it like into any region. Before an arena takes another
- * segment, attempt.c gives free ones back (within the harvest budget): that is what harvesting is where pages cannot move.
+ * A segment is memory that comes and goes as a whole; the heap packs blocks into it like into any region. Before an
+ * arena takes another segment, attempt.c gives free ones back (within the harvest budget): that is what harvesting is
+ * where pages cannot move.
  *
  * LOCKING: the turn, not the pool's lock. The turn is let go of around the program's own functions.
  */
@@ -51,7 +52,7 @@ uint64_t provider_allowance(const cenote_pool *pool)
     return pool->limits.bytes > held ? pool->limits.bytes - held : 0;
 }
 
-/* ------------------------------------------------------------------------------------------------------------------- joining the heap */
+/* ------------------------------------------------------------------------------------------------- joining the heap */
 
 /* No thread can have seen it, or none needs it any more. Its addresses are out of the map by now. */
 void provider_close_region(struct region *r)
@@ -60,7 +61,7 @@ void provider_close_region(struct region *r)
     addresses_free_region(r);
 }
 
-/* --------------------------------------------------------------------------------------------------------------------------- segments */
+/* --------------------------------------------------------------------------------------------------------- segments */
 
 /* LOCKING: the turn, let go of while a function of the program runs. */
 CUresult provider_take(cenote_pool *pool, struct arena *a, uint64_t bytes, CUdeviceptr *at)
@@ -81,8 +82,8 @@ CUresult provider_take(cenote_pool *pool, struct arena *a, uint64_t bytes, CUdev
 }
 
 /*
- * cuMemFree takes back the async pool's memory too. It is complete, so that no stream has to be named, and the arena's may be gone. False:
- * the driver will not have it.
+ * cuMemFree takes back the async pool's memory too. It is complete, so that no stream has to be named, and the arena's
+ * may be gone. False: the driver will not have it.
  */
 bool provider_give_segment(cenote_pool *pool, struct arena *a, bool is_sourced, uint64_t at, uint64_t bytes)
 {
@@ -104,9 +105,9 @@ bool provider_give_segment(cenote_pool *pool, struct arena *a, bool is_sourced, 
 }
 
 /*
- * What a region that has left its heap stands on goes back to where it came from. The addresses leave the map first: they may be given
- * out again at once. If they are another region's already, that one has what is there. False: neither the source nor the driver takes it; nothing
- * changed.
+ * What a region that has left its heap stands on goes back to where it came from. The addresses leave the map first:
+ * they may be given out again at once. If they are another region's already, that one has what is there. False: neither
+ * the source nor the driver takes it; nothing changed.
  */
 bool provider_give_back(cenote_pool *pool, struct region *r)
 {
@@ -121,7 +122,8 @@ bool provider_give_back(cenote_pool *pool, struct region *r)
     if (!gone && segment)
         watch_tell(pool, CENOTE_MAPPED, r->base, r->bytes);
     if (!gone)
-        addresses_add(r, &replaced); /* its entries are still there: nothing has to be mapped for it, and nothing else has come to lie there */
+        /* its entries are still there: nothing has to be mapped for it, and nothing else has come to lie there */
+        addresses_add(r, &replaced);
     return gone;
 }
 
