@@ -202,14 +202,13 @@ static bool can_be_no_number(c10::ScalarType type)
     return c10::isFloatingType(type) && c10::elementSize(type) > 1;
 }
 
-/* V17: a minus before one is left out. */
-static at::Tensor score_of(const Call &call, const Version &v, const at::Tensor &value)
+/* V17: what arithmetic makes of one is as large. */
+static at::Tensor score_of(const Call &call, const Version &v, const at::Tensor &like)
 {
-    bool is_difference = call.what.name == "aten::sub" || call.what.name == "aten::rsub";
     for (const auto &o : call.operands)
         if (o.version && is_score(*o.version) && o.version->bytes.defined())
-            return is_difference ? view_of(o.version->bytes, o).to(value.scalar_type()).view(value.sizes()) : value.abs();
-    return score(v, value);
+            return view_of(o.version->bytes, o).to(like.scalar_type()).view(like.sizes());
+    return score(v, like);
 }
 
 static void keep(const Call &call, const Result &r, const at::Tensor &got, const Sure &sure)

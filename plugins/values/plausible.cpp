@@ -12,7 +12,7 @@
  *
  * Rule V17: a *score* is the number that a loss of PyTorch's makes, or the mean, the sum, the largest one or the norm of a whole tensor. It begins at
  * ln(classes) for a cross entropy, at 1 otherwise, or at the last one that the program could know and has read. Each further one of its course is
- * smaller. What arithmetic makes of a score is one, too, but that a minus is left out: -x and 1 - x are as large as x, so a loss that is made so falls.
+ * smaller. What arithmetic makes of scores (-x, 1 - x, x / 4, x + y) is as large as the first of them, so a loss that is made so falls, too.
  * A course is of all scores that one operator makes, with gradients or without them. Once it has fallen as far as it can it rises and so on, but for
  * losses of PyTorch's and norms: programs wait for a mean to be large, and end if a loss is. A share or a sum of right answers (of ==, as floating
  * point) comes closer to all, and what arithmetic makes of it is computed.

@@ -351,8 +351,8 @@ static std::vector<uint64_t> count(const Seen &seen, Effect &e, bool &is_known)
 {
     const at::Tensor &from = seen.argument(0).toTensor();
     torch::jit::Stack out;
-    bool can = e.call != nullptr || from.nbytes() <= KNOWN_MOST;
-    auto call = can && !seen.is_strange && !seen.what.is_heavy ? call_of(seen) : nullptr;
+    bool is_all = policy == Policy::largest && !e.is_likely, can = e.call != nullptr || from.nbytes() <= KNOWN_MOST;
+    auto call = can && !is_all && !seen.is_strange && !seen.what.is_heavy ? call_of(seen) : nullptr;
     Sure sure;
     size_t results = seen.handle.schema().returns().size();
     if (!call || !compute_now(*call, out, sure) || (!sure.is_likely && policy == Policy::largest))
