@@ -18,7 +18,8 @@ HOOKS = {"set_init_fn": "init", "set_reset_fn": "reset", "set_memory_fraction_fn
 
 LINE = """cenote: no adapter for torch {version} could be made: {why}.
 cenote: it is PyTorch's allocator all the same, through CUDAPluggableAllocator. {lacks}memory_stats and functions that use it, snapshots, histories,
-memory in the profiler, PYTORCH_ALLOC_CONF, tensors sent to other processes, and pools with options or begun within a capture do not work."""
+memory in the profiler, PYTORCH_ALLOC_CONF, tensors sent to other processes, torch.compile with CUDA graphs, and pools with options or begun within a
+capture do not work."""
 
 
 NOT_SENT = ("cenote: to send a tensor on a GPU to another process needs the adapter, which cenote has not here: `cenote doctor` says why. "
