@@ -196,7 +196,7 @@ void describe_unseen(Version &v, c10::ScalarType type)
     v.is_made_up = true;
     v.fill = Fill::score;
     v.row = 1;
-    v.course = 8;
+    v.course = UNSEEN;
 }
 
 /* A version is computed whole, without its shape: the rows that it had. */

@@ -20,6 +20,7 @@ struct Shape {
 
 void describe_plausible(Version &version, const Operator &what, size_t place, const at::Tensor &result, const std::vector<Shape> &arguments,
                         const Version *first, const Version *of, bool is_itself);
+constexpr uint64_t UNSEEN = 8;              /* the course of the numbers that no operator has made: they may be no losses */
 void describe_unseen(Version &version, c10::ScalarType type);   /* of what no operator has made */
 at::Tensor plausible(const Version &version, c10::IntArrayRef sizes, c10::ScalarType type, uint64_t variation);
 bool is_score(const Version &version);

@@ -114,7 +114,7 @@ static Kind kind_of(const at::Tensor &t)
 {
     int64_t shift;
     VersionP v = tape_look(t, shift);
-    return t.scalar_type() == at::kBool ? FLAG : v && is_score(*v) ? LOSS : NUMBER;
+    return t.scalar_type() == at::kBool ? FLAG : v && is_score(*v) && v->course != UNSEEN ? LOSS : NUMBER;
 }
 
 static void note(const at::Tensor &t, const Value &value)
