@@ -39,7 +39,7 @@ install(TARGETS cenote_records_module DESTINATION cenote/lib ${package_options})
 install(FILES traces/torch/lstm.csv.gz traces/torch/resnet50_amp.csv.gz DESTINATION cenote/traces ${package_options}) # replay/card_trial.py plays them
 add_dependencies(cenote_python cenote_preload)
 install(TARGETS cenote_pluggable cenote_preload DESTINATION cenote/lib ${package_options})
-install(DIRECTORY plugins/torch/ DESTINATION cenote/plugins/torch ${package_options} FILES_MATCHING PATTERN *.h PATTERN *.cpp
+install(DIRECTORY plugins/torch plugins/values plugins/names DESTINATION cenote/plugins ${package_options} FILES_MATCHING PATTERN *.h PATTERN *.cpp
     PATTERN *.def PATTERN adapter.so) # compiled ahead: tools/wheel/build.py
 install(FILES python/cenote.pth python/cenote.start python/cenote_start.py DESTINATION . ${package_options})
 install(DIRECTORY include/cenote DESTINATION cenote/include ${package_options} FILES_MATCHING PATTERN *.h PATTERN *.hpp PATTERN *.def)

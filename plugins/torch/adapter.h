@@ -80,7 +80,7 @@ struct Released {
     uint64_t held, idle; /* bytes held when it was released; bytes of those outside live blocks */
 };
 
-/* Functions of another library that hear of each block: names (plugins/torch/names). They run while the block is the caller's, under no lock, and
+/* Functions of another library that hear of each block: names (plugins/names). They run while the block is the caller's, under no lock, and
  * `taken` may take Python's. They never go, once they are there. */
 struct Watchers {
     void (*taken)(int device, const void *block, size_t size, size_t bytes);

@@ -25,8 +25,8 @@ FINE, REMARK, WRONG = "fine", "remark", "wrong"
 MARKS = {FINE: "ok", REMARK: "!", WRONG: "WRONG"}
 PROVIDERS = ("auto", "vmm: pages that move", "async: segments of the driver's pools", "plain: segments of cuMemAlloc",
              "guard: for debugging, each block apart")
-VMM, FILES, RDMA = 102, 103, 110  # CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, ..._HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
-# ..._GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
+INTEGRATED, VMM, FILES, RDMA = 18, 102, 103, 110  # CU_DEVICE_ATTRIBUTE_INTEGRATED, ..._VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+# ..._HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, ..._GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
 HANDLES = {0: "no handles for other processes", 1: "file descriptors", 8: "fabric handles", 9: "file descriptors and fabric handles"}
 OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 15)
 OLDEST_DRIVER = 11000  # CUDA 11.0; before 11.3 there is no cuGetProcAddress, and cenote finds versions of entry points by name
@@ -219,6 +219,9 @@ def device(cuda: ctypes.CDLL, number: int) -> Iterator[Finding]:
                   "" if moves or is_chosen else "memory cannot move between sizes and streams here (WSL, Jetson, vGPU)")
     if moves:
         yield from pages(what, stats, bool(attribute(cuda, FILES, number)), bool(attribute(cuda, RDMA, number)))
+    if attribute(cuda, INTEGRATED, number):
+        yield Finding(what, REMARK, f"its memory is the host's: the driver takes the page cache for memory in use; {available()}",
+                      "cenote asks for that memory all the same; a program that sizes itself by torch.cuda.mem_get_info() gets less")
     if not works:
         yield Finding(what, WRONG, "memory does not hold what is written to it", "CENOTE_CONF=provider:plain; please report this")
     yield from topology(what, bus.value.decode().lower())
@@ -265,6 +268,12 @@ def topology(what: str, bus: str) -> Iterator[Finding]:
     node, near = (first_line(os.path.join(folder, name)) for name in ("numa_node", "local_cpulist"))
     yield Finding(what, FINE if hwloc else REMARK, f"PCI {bus}, NUMA node {node}, processors {near}",
                   "" if hwloc else "libhwloc.so.15 is missing: no pinned memory, and the background thread runs anywhere: apt install libhwloc15")
+
+
+def available() -> str:
+    """As /proc/meminfo has it: `MemAvailable 12345 kB`."""
+    with open("/proc/meminfo", encoding="ascii") as file:
+        return next((" ".join(line.replace(":", "").split()) for line in file if line.startswith("MemAvailable")), "MemAvailable is not known")
 
 
 def first_line(path: str) -> str:

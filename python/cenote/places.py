@@ -103,9 +103,9 @@ def include_folder() -> str:
     return find("include", os.path.join(TREE, "include"))
 
 
-def torch_folder() -> str:
-    """The sources of the adapter to PyTorch."""
-    return find("plugins/torch", os.path.join(TREE, "plugins", "torch"))
+def plugin_folder(name: str) -> str:
+    """The sources of a library that is compiled against PyTorch: torch (the adapter), values or names."""
+    return find(f"plugins/{name}", os.path.join(TREE, "plugins", name))
 
 
 def pluggable_library() -> str:

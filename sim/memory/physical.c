@@ -196,7 +196,7 @@ CUresult physical_info(size_t *free, size_t *total)
 {
     int device = context_at(context_current())->device;
     if (free)
-        *free = device_left(device);
+        *free = device_left(device) / (sim_quirk(UNIFIED_MEMORY) ? 2 : 1);
     if (total)
         *total = model.shape.capacity;
     return CUDA_SUCCESS;

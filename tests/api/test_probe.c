@@ -93,6 +93,22 @@ CASE(rdma_that_fails_at_the_access)
     expect_with(SIM_QUIRK(WSL_RDMA), "", FILES, 0);
 }
 
+/* What the page cache has counts as there: a request fails for no word of the driver's, and all that cenote says of the device adds up. */
+CASE(memory_of_the_host_that_the_driver_takes_for_used)
+{
+    struct scene scene;
+    struct held held;
+    size_t left, total;
+    open_as(&scene, SIM_QUIRK(UNIFIED_MEMORY), "");
+    DONE(cuMemGetInfo(&left, &total));
+    EXPECT(left <= total / 2);
+    EXPECT_EQ(total, CARD);
+    held_take(&held, scene.pool, CARD - 4 * MIB, scene.stream[A]);
+    EXPECT_EQ(scene_stats(scene.pool).waits, 0);
+    held_give(&held);
+    scene_close(&scene);
+}
+
 CASE(fabric_that_is_refused)
 {
     expect_with(0, "handles:fabric", FILES, 0);

@@ -35,7 +35,7 @@ class Mutant:
 
     def is_of_torch(self) -> bool:
         """It is compiled by the Python package, not by the build."""
-        return self.file.startswith("plugins/torch/")
+        return self.file.startswith(("plugins/torch/", "plugins/values/", "plugins/names/"))
 
 
 class Wrong(Exception):

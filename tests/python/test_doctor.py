@@ -84,6 +84,14 @@ def test_what_pages_can_be(examine):
     assert len(without) == 1 and "provider async" in without[0] and without[0].endswith("and refuses it")
 
 
+def test_memory_of_the_host(examine):
+    """An integrated GPU: what is free by the driver is less than what an allocation gets."""
+    status, found = examine("--sim", "8GiB", "--quirk", "unified-memory", nursed=True)
+    said = [finding for finding in found["device 0"] if "the host's" in finding["text"]]
+    assert status == 0 and len(said) == 1 and said[0]["state"] == "remark", found["device 0"]
+    assert "MemAvailable " in said[0]["text"] and "kB" in said[0]["text"] and "mem_get_info" in said[0]["advice"]
+
+
 def test_a_mistake_in_the_options(examine):
     status, found = examine("--sim", "1GiB", CENOTE_CONF="page_mb:3", nursed=True)
     assert status == 1

@@ -9,7 +9,8 @@ pytestmark = [pytest.mark.torch, pytest.mark.simulation]
 
 DETECTION = """
     import torch, torchvision
-    model = torchvision.models.detection.fasterrcnn_resnet50_fpn(weights=None, weights_backbone=None, num_classes=91).cuda()
+    model = torchvision.models.detection.fasterrcnn_resnet50_fpn(weights=None, weights_backbone=None, num_classes=91,
+                                                                  rpn_post_nms_top_n_test=200).cuda()
     optimizer = torch.optim.SGD(model.parameters(), 0.005, momentum=0.9)
     images = [torch.rand(3, 480, 640, device="cuda") for _ in range(2)]
     boxes, labels = torch.tensor([[10., 10., 200., 200.], [300., 100., 500., 400.]]).cuda(), torch.tensor([1, 2]).cuda()

@@ -62,16 +62,11 @@ UNKNOWN = """
     for _ in range(2):                                      # what has fallen as far as it can rises, and falls again
         until(lambda: (w @ w)[:100].tanh().mean().item() > 100)
         until(lambda: (w @ w)[:100].tanh().mean().item() < 1e-6)
-    for small in (2048, 1):                                 # right answers, which nothing is chosen by
-        counts = [0]
-        until(lambda: counts.append((logits.argmax(-1)[::small] == tokens[::small]).sum().item()) or counts[-1] == len(tokens[::small]), 150)
-        assert counts[21:] == sorted(counts[21:]), counts
-    until(lambda: (logits.argmax(-1) == tokens).float().sum(0).item() > 2000)
-    for _ in range(100):                                    # and those that something is chosen by
+    until(lambda: (logits.argmax(-1) == tokens).float().sum().item() / 2048 > 0.98 < 100 * (logits.argmax(-1) == tokens).float().mean().item(), 80)
+    for _ in range(100):                                    # something may be chosen by right answers
         mask = logits.argmin(-1) == tokens
         chosen = tokens[mask]
         assert mask.sum().item() < 1024
-    assert max((logits.argmax(-1)[:64] == 2047).sum().item() for _ in range(100)) < 64
 
     for n in (128, 256, 512, 1024, 2048, 4096):             # V10: at every size
         x = torch.randn(n, 2048, device="cuda") @ torch.randn(2048, n, device="cuda")
@@ -87,10 +82,11 @@ UNKNOWN = """
     assert (best.values[:-1] >= best.values[1:]).all()
     half = (w.half() @ w.half()).norm
     assert all(math.log(half().item()) < 1 for _ in range(200))
+    means = []
     for step in range(20):                                  # what else is logged makes no loss fall
         [(w @ w).norm().item() for _ in range(10)]
-        last = (w @ w)[:, :1000].abs().mean().item()
-    assert last > 0.001, last
+        means.append((w @ w)[:, :1000].abs().mean().item())
+    assert means[-1] > means[0] / 10, means
     print("ended")
 """
 

@@ -290,10 +290,10 @@ class TestMaking:
 
     def test_what_a_wheel_brings_serves_without_compiler_and_cache(self, pretended, monkeypatch):
         sources = pretended / "sources"
-        shutil.copytree(places.torch_folder(), sources)
-        monkeypatch.setattr(places, "torch_folder", lambda: str(sources))
+        shutil.copytree(os.path.dirname(places.plugin_folder("torch")), sources)
+        monkeypatch.setattr(places, "plugin_folder", lambda name: str(sources / name))
         monkeypatch.setenv("CXX", "/nonexistent/c++")
-        brought = sources / "ready" / adapter.entry_name(TORCH) / "adapter.so"
+        brought = sources / "torch/ready" / adapter.entry_name(TORCH) / "adapter.so"
         brought.parent.mkdir(parents=True)
         brought.write_text("brought\n")
         library = adapter.opened(TORCH)

@@ -250,9 +250,9 @@ class TestTheAdapter:
             return library.path
         monkeypatch.setattr(adapter, "load", load)
         sources = pretended / "sources"
-        shutil.copytree(places.torch_folder(), sources)
-        monkeypatch.setattr(places, "torch_folder", lambda: str(sources))
-        brought = sources / "ready" / adapter.entry_name(TORCH) / "adapter.so"
+        shutil.copytree(os.path.dirname(places.plugin_folder("torch")), sources)
+        monkeypatch.setattr(places, "plugin_folder", lambda name: str(sources / name))
+        brought = sources / "torch/ready" / adapter.entry_name(TORCH) / "adapter.so"
         brought.parent.mkdir(parents=True)
         brought.write_text("of a newer libstdc++\n")
         path, library = adapter.loaded(TORCH, print)

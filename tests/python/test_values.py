@@ -323,7 +323,7 @@ FORGOTTEN = """
         losses.append(loss.item())
         assert 333 <= token.min().item() and token.max().item() < 666
         kernel()
-        assert 0 < part.item() < 3
+        assert 0 < part.item() <= losses[-1]
         numbers.append(static.item())           # what a graph or a compiled function may have made
         assert numbers[-1] == static.item()
     for falls in (losses, numbers):

@@ -33,6 +33,7 @@ QUIRKS = {
     "handle-ceiling": ("fit", []),
     "stale-aliases": ("fit without", [ALIASES]),
     "local-memory": ("fit", []),
+    "unified-memory": ("fit", []),
 }
 MACHINES = {
     "capacity:8GiB": ("fit", []),

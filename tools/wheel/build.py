@@ -163,7 +163,7 @@ def compile_adapters(version: str, compiler: pathlib.Path, ready: pathlib.Path) 
     for room in (adapter.ADAPTER, adapter.VALUES, adapter.NAMES):
         say(f"compiling {room.name} for PyTorch {torch.version}")
         made = adapter.opened(torch, say, room)
-        place = ready / adapter.entry_name(torch, room)
+        place = ready / room.name / "ready" / adapter.entry_name(torch, room)
         place.mkdir(parents=True)
         shutil.copyfile(made.path, place / "adapter.so")
 
@@ -181,7 +181,7 @@ def wheel(source: pathlib.Path, cmake: list[str], ready: pathlib.Path) -> pathli
     with tarfile.open(source) as archive:
         archive.extractall(WORK, filter="data")
     tree = next(path for path in WORK.glob("cenote-*") if path.is_dir())
-    shutil.copytree(ready, tree / "plugins/torch/ready")
+    shutil.copytree(ready, tree / "plugins", dirs_exist_ok=True)
     code = "import sys, scikit_build_core.build as build; build.build_wheel(sys.argv[1])"
     run(sys.executable, "-c", code, WORK, cwd=tree, env={**os.environ, "CMAKE_ARGS": shlex.join(cmake)})
     return next(WORK.glob("cenote-*.whl"))

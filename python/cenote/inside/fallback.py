@@ -1,8 +1,11 @@
 """cenote as PyTorch's allocator without the adapter: libcenote_pluggable.so behind torch.cuda.memory.CUDAPluggableAllocator, by all its eight hooks.
 
-That interface makes no pools: torch.cuda.MemPool, which would raise, is replaced by a class that has what does not need the adapter.
+That interface makes no pools: torch.cuda.MemPool, which would raise, is replaced by a class that has what does not need the adapter. Nor does it
+send a tensor to another process: both processes are told.
 """
 import ctypes
+import sys
+import threading
 from types import ModuleType
 from typing import Any
 
@@ -15,7 +18,13 @@ HOOKS = {"set_init_fn": "init", "set_reset_fn": "reset", "set_memory_fraction_fn
 
 LINE = """cenote: no adapter for torch {version} could be made: {why}.
 cenote: it is PyTorch's allocator all the same, through CUDAPluggableAllocator. {lacks}memory_stats and functions that use it, snapshots, histories,
-memory in the profiler, PYTORCH_ALLOC_CONF, tensors sent to other processes, and pools with options or begun within a capture do not work."""
+memory in the profiler, PYTORCH_ALLOC_CONF, tensors sent to other processes, torch.compile with CUDA graphs, and pools with options or begun within a
+capture do not work."""
+
+
+NOT_SENT = ("cenote: to send a tensor on a GPU to another process needs the adapter, which cenote has not here: `cenote doctor` says why. "
+            "Send tensor.cpu()")
+FEEDER = "QueueFeederThread"  # of multiprocessing.Queue: what it raises is printed, and the process that waits for the object waits for ever
 
 
 def begin(torch: ModuleType) -> ctypes.CDLL:
@@ -33,7 +42,33 @@ def begin(torch: ModuleType) -> ctypes.CDLL:
     made = pools(torch, library)
     for name in ("torch.cuda.MemPool", "torch.cuda.memory.MemPool"):
         patches.replace("fallback", name, lambda inside: made)
+    refuse_to_send(torch)
     return library
+
+
+class NotSent:
+    """Is sent in place of a tensor: the process that receives it gets the error."""
+
+    def __reduce__(self) -> Any:
+        return not_sent, ()
+
+
+def not_sent() -> None:
+    raise RuntimeError(NOT_SENT)
+
+
+def refuse_to_send(torch: ModuleType) -> None:
+    from multiprocessing.reduction import ForkingPickler
+
+    def reduce(tensor: Any) -> Any:
+        if not tensor.is_cuda:
+            return torch.multiprocessing.reductions.reduce_tensor(tensor)
+        if threading.current_thread().name != FEEDER:
+            not_sent()
+        print(NOT_SENT, file=sys.stderr)
+        return NotSent().__reduce__()
+    for kind in (torch.Tensor, torch.nn.Parameter):
+        ForkingPickler.register(kind, reduce)
 
 
 def line(torch: ModuleType, library: ctypes.CDLL, why: str) -> str:

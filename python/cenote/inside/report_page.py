@@ -1,6 +1,6 @@
 """The page of `cenote run --report`: what `cenote view` draws, with each block's kind, module and line.
 
-Under cenote the blocks come from its trace, and their names from the ledger of plugins/torch/names: the last allocations at an address in the one are
+Under cenote the blocks come from its trace, and their names from the ledger of plugins/names: the last allocations at an address in the one are
 the last ones there in the other. Under PyTorch's own allocators the ledger is all there is.
 """
 import collections

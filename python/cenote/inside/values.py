@@ -1,10 +1,10 @@
 """What a program on the simulated GPU reads back from it, under `cenote dry-run`.
 
-The library plugins/torch/values sees every operator of PyTorch and computes, on the CPU, what the program reads back. Here it is compiled and loaded,
+The library plugins/values sees every operator of PyTorch and computes, on the CPU, what the program reads back. Here it is compiled and loaded,
 switched on in each thread of Python, and told what goes on past PyTorch's operators: graphs that are captured, storages that get other memory,
 kernels that a compiler has written. It tells us of each value that the program read and that cannot be known; we look up where that was.
 
-Rule V1 (plugins/torch/values/tape.cpp): a value is known only if everything that could have written it was seen. So what is told here can only make
+Rule V1 (plugins/values/tape.cpp): a value is known only if everything that could have written it was seen. So what is told here can only make
 less known.
 """
 import _thread

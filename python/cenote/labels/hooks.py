@@ -33,6 +33,7 @@ from cenote.torch.patches import Undo
 
 NONE, FORWARD, BACKWARD, OPTIMIZER, EVALUATION = range(5)  # a test compares them with phases.def
 
+NO_NAMES = "cenote: memory has no labels: without its adapter cenote hears of no block"
 NO_LABELS = f"cenote: memory has no labels: what gives them {lock.WORDS}"
 CALL, ENGINE = "torch.nn.Module.__call__", "torch.autograd._engine_run_backward"
 
@@ -119,17 +120,13 @@ def keeps_history(result: Any, torch: ModuleType) -> bool:
     return not tensors or any(tensor.requires_grad for tensor in tensors)
 
 
-def nothing(_: Any) -> int:
-    return 0
-
-
 class Labels:
     """Exists while phases and kinds are on; at most one."""
 
-    def __init__(self, torch: ModuleType, names: Optional[Names]) -> None:
+    def __init__(self, torch: ModuleType, names: Names) -> None:
         self.torch, self.names = torch, names
         setters: list[Callable[[int], Any]] = [bindings.function("cenote_phase_set")] if bindings.is_torchs(torch) else []
-        self.phases = Phases(Frames(torch), setters + ([names.set_phase] if names is not None else []))
+        self.phases = Phases(Frames(torch), [*setters, names.set_phase])
         self.marker = Marker(torch, names)
         self.visiting = Visiting(self.marker, torch.compiler.is_compiling)
         self.stepping: "Optional[weakref.ref[Any]]" = None  # the optimizer that stepped last
@@ -141,14 +138,12 @@ class Labels:
         while self.undo:
             self.undo.pop()()
         self.visiting.stop()
-        self.marker.forget()
         self.phases.end_all()
-        if self.names is not None:
-            self.names.stop()
+        self.names.stop()
 
     def wrap_modules(self) -> Undo:
         thread, is_compiling, call_outermost = _thread, self.torch.compiler.is_compiling, self.call_module
-        enter, leave = (nothing, nothing) if self.names is None else (self.names.enter, self.names.leave)
+        enter, leave = self.names.enter, self.names.leave
 
         def labelling(inside: Any) -> Any:
             def call_module(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -181,8 +176,7 @@ class Labels:
         finally:
             _thread.is_inside = False
             self.phases.end(doing, lasts)
-            if self.names is not None:
-                self.names.leave(depth)
+            self.names.leave(depth)
         if looks:
             self.marker.was_called(module)
         return result
@@ -196,8 +190,6 @@ class Labels:
         self.marker.look_again(device)
 
     def enter(self, module: Any, args: Any, kwargs: Any, looks: bool) -> int:
-        if self.names is None:
-            return 0
         if looks:
             self.names.inputs((args, kwargs))
         depth: int = self.names.enter(module)
@@ -241,7 +233,7 @@ class Labels:
 _labels: Optional[Labels] = None
 
 
-def switch_on(torch: ModuleType, names: Optional[Names]) -> None:
+def switch_on(torch: ModuleType, names: Names) -> None:
     global _labels
     _labels = Labels(torch, names)
 
@@ -259,7 +251,11 @@ def label(torch: ModuleType, on: bool) -> None:
         why = features.why_not("labels")
         if why:
             raise Error(why, 8, "NOT_SUPPORTED")
-        switch_on(torch, naming.begin(torch))
+        said: list[str] = []
+        names = naming.begin(torch, said.append)
+        if names is None:
+            raise Error(" ".join(said) or NO_NAMES, 8, "NOT_SUPPORTED")
+        switch_on(torch, names)
     elif not on and _labels is not None:
         _labels.stop()
         _labels = None
@@ -267,18 +263,22 @@ def label(torch: ModuleType, on: bool) -> None:
 
 def label_if_possible(torch: ModuleType) -> None:
     """By a variable: `import torch` must not end by it."""
+    def start() -> None:
+        try:
+            label(torch, True)
+        except Error as why:
+            features.turn_off("labels", str(why))
     if lock.is_off():
         features.say(NO_LABELS)
     else:
-        features.begin("labels", lambda: label(torch, True))
+        features.begin("labels", start)
 
 
 def label_names(torch: ModuleType, say: Callable[[str], None]) -> Optional[Names]:
-    """Switches labels on under any allocator, and returns the names of blocks; None if they have none. Under another allocator than cenote's
-    nothing is switched on then."""
+    """Switches labels on under any allocator, and returns the names of blocks. None: there are no labels, and why was said."""
     def start() -> None:
         names = naming.begin(torch, say)
-        if names is not None or bindings.is_torchs(torch):
+        if names is not None:
             switch_on(torch, names)
     if lock.is_off():
         say(NO_LABELS)

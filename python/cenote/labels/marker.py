@@ -1,38 +1,27 @@
-"""Kinds: tells libcenote what live blocks hold: parameters and buffers of a module, gradients, the state of an optimizer.
+"""Kinds: tells what live blocks hold: parameters and buffers of a module, gradients, the state of an optimizer, and which of them.
 
-If blocks have names (names.py), the holder of each is named as well, and all of this happens only when a tensor lies in a block that has no holder
-yet: C++ looks for such tensors (plugins/torch/names/marking.cpp).
+All of this happens only when a tensor lies in a block that has no holder yet: C++ looks for such tensors, watches gradients, and tells libcenote the
+kinds (plugins/names/marking.cpp).
 
 A block is found by an address inside it, and loses its kind when it is freed; this module keeps no tensor and no module. Tensors that share a
 storage, views and flat parameters lead to the same block. Tensors without memory on a GPU are skipped: meta and fake tensors, lazy parameters,
 parameters whose memory was freed for a while. Workspaces of cuBLAS and cuDNN look like any other memory of an operation: their kind follows from
 the phase.
 """
-import ctypes
 import gc
 import os
 import weakref
 from types import ModuleType
-from typing import Any, Callable, Optional
+from typing import Any
 
 from cenote.labels.names import UNNAMED, Holder, Names
 from cenote.labels.naming import inside, join, own_modules
-from cenote.native import bindings
 from cenote.torch import seams
 
 SEARCHES_MAX = 4  # for modules that were not called and have parameters of an optimizer: each looks at all objects of Python. Chosen.
 MUCH = 32  # modules that were not called are looked for if a 32nd of the live bytes has no name, and a quarter more than last time. Chosen.
 
-Kind = Callable[[int, int], int]  # cenote_block_set_kind. It is fast for the start of a block, slow for other addresses
-
 OTHER, PARAMETERS, GRADIENTS, OPTIMIZER, BUFFERS, ACTIVATIONS, WORKSPACES = range(7)  # a test compares them with kinds.def
-
-
-def kind_function() -> Kind:
-    """cenote_block_set_kind, called with Python's lock held: the call takes less time than to release and take the lock."""
-    found = ctypes.PyDLL(bindings.loaded()._name).cenote_block_set_kind
-    found.argtypes, found.restype = [ctypes.c_void_p, ctypes.c_int], ctypes.c_int
-    return found
 
 
 def address_of(tensor: Any) -> int:
@@ -58,13 +47,10 @@ def is_part(tensor: Any) -> bool:
 class Marker:
     """Sets the kinds of the tensors in modules and optimizers."""
 
-    def __init__(self, torch: ModuleType, names: Optional[Names]) -> None:
+    def __init__(self, torch: ModuleType, names: Names) -> None:
         self.torch, self.names = torch, names
         self.has_mode = seams.find("torch._C._is_torch_function_mode_enabled")
-        self.kind: Kind = kind_function() if bindings.is_torchs(torch) else lambda address, kind: 0
         self.plain = frozenset((torch.Tensor, torch.nn.Parameter))
-        self.handles: dict[int, Any] = {}  # of hooks, by the id of the parameter; they keep no tensor alive
-        self.handles_most = 1000
         self.searched: weakref.WeakSet[Any] = weakref.WeakSet()  # optimizers for whose parameters modules were looked for
         self.searches = 0
         self.accepted: dict[int, int] = {}  # bytes of a device without a name, when all modules were looked for
@@ -76,14 +62,9 @@ class Marker:
             self.composed(tensor, kind, holder)
         elif tensor.is_cuda:
             try:
-                self.block(address_of(tensor), kind, UNNAMED if is_part(tensor) else holder)
+                self.names.hold(address_of(tensor), kind, UNNAMED if is_part(tensor) else holder)
             except RuntimeError:  # it has no storage
                 self.composed(tensor, kind, holder)
-
-    def block(self, address: int, kind: int, holder: int) -> None:
-        self.kind(address, kind)
-        if self.names is not None:
-            self.names.hold(address, kind, holder)
 
     def composed(self, tensor: Any, kind: int, holder: int) -> None:
         """For a tensor made of others (DTensor, sparse, nested, quantised) or a lazy parameter."""
@@ -97,7 +78,7 @@ class Marker:
             else:
                 parts = []
                 if tensor.is_cuda:
-                    self.block(address_of(tensor), kind, holder)
+                    self.names.hold(address_of(tensor), kind, holder)
         except Exception:  # code of a subclass may raise anything: the tensor gets no kind
             return
         for part in parts:
@@ -105,11 +86,11 @@ class Marker:
                 self.tensor(part, kind, holder)
 
     def holder(self, root: int, name: str, tensor: Any, of: int = -1) -> int:
-        return UNNAMED if self.names is None else self.names.number(Holder(root, name, shape_of(tensor), of))
+        return self.names.number(Holder(root, name, shape_of(tensor), of))
 
     def several(self, root: int, name: str, word: str) -> int:
         """Of tensors of a module that have one block; `word` stands in place of a shape."""
-        return UNNAMED if self.names is None else self.names.number(Holder(root, name, word))
+        return self.names.number(Holder(root, name, word))
 
     # --- modules
 
@@ -123,7 +104,7 @@ class Marker:
             self.module(module)
 
     def was_called(self, module: Any) -> None:
-        if self.names is None or self.names.lacks_module(module):
+        if self.names.lacks_module(module):
             self.module(module)
 
     def module(self, module: Any) -> None:
@@ -141,36 +122,36 @@ class Marker:
                     holder = self.holder(root, join(name, own), parameter)
                     self.part(parameter, PARAMETERS, holder, flat)
                     if parameter.requires_grad:
-                        self.name_gradient(parameter, holder)
+                        self.names.name(parameter, holder)
 
     def look_again(self, device: int) -> None:
         """All modules that were called: a block may have become another tensor's (`a.data, b.data = b.data, a.data`). After each call only a block
         without a holder is looked for, which costs less. If much memory has no name, also modules that were not called yet."""
-        if self.names is None or self.has_mode():  # a mode of the program sees each attribute that is read
+        if self.has_mode():  # a mode of the program sees each attribute that is read
             return
         for reference in list(self.called.values()):
             module = reference()
             if module is not None:
                 self.module(module)
-        unnamed = self.unnamed(self.names, device)
+        unnamed = self.unnamed(device)
         if unnamed * MUCH <= self.names.levels(device).now or 4 * unnamed <= 5 * self.accepted.get(device, 0):
             return
         self.modules_that_were_not_called()
-        self.accepted[device] = self.unnamed(self.names, device)
+        self.accepted[device] = self.unnamed(device)
 
     def modules_that_were_not_called(self) -> None:
         for module in self.outermost():
-            if self.names is not None and self.names.lacks_module(module) and self.names.naming.give(module, 0):
+            if self.names.lacks_module(module) and self.names.naming.give(module, 0):
                 self.module(module)
 
-    def unnamed(self, names: Names, device: int) -> int:
+    def unnamed(self, device: int) -> int:
         """Bytes of live blocks that no module has allocated, and that have no holder."""
         paths: dict[int, int] = {}
         found = 0
-        for block in names.blocks(device, False):
+        for block in self.names.blocks(device, False):
             if not block.holder:
                 if block.place not in paths:
-                    paths[block.place] = names.place(block.place).path
+                    paths[block.place] = self.names.place(block.place).path
                 found += 0 if paths[block.place] else block.size
         return found
 
@@ -183,45 +164,17 @@ class Marker:
     def part(self, tensor: Any, kind: int, holder: int, flat: dict[int, list[str]]) -> None:
         """A tensor of a module. A block of several, as of LSTM or of a flat buffer, goes by what their names begin with. `flat`: that, by block."""
         self.tensor(tensor, kind, holder)
-        of = self.names.holder(holder) if self.names is not None else None
-        if self.names is None or of is None or type(tensor) not in self.plain or not tensor.is_cuda or not is_part(tensor):
+        of = self.names.holder(holder)
+        if of is None or type(tensor) not in self.plain or not tensor.is_cuda or not is_part(tensor):
             return
         block, names = tensor.untyped_storage().data_ptr(), of.name.split(".")[:-1]
         names = flat[block] = list(os.path.commonprefix([flat.get(block, names), names]))
-        self.block(block, kind, self.several(of.root, ".".join(names), "several in one block"))
+        self.names.hold(block, kind, self.several(of.root, ".".join(names), "several in one block"))
 
     def place_of(self, module: Any) -> tuple[int, str]:
         """The root that the module belongs to, and its name there."""
-        if self.names is None:
-            return -1, ""
         path = self.names.naming.paths[self.names.naming.known(module)]
         return path.root, path.name
-
-    def name_gradient(self, parameter: Any, holder: int) -> None:
-        if self.names is not None:
-            self.names.name(parameter, holder)
-        else:
-            self.watch_gradient(parameter)
-
-    def accumulated(self, parameter: Any) -> None:
-        gradient = parameter.grad
-        if gradient is not None:
-            self.tensor(gradient, GRADIENTS)
-
-    def watch_gradient(self, parameter: Any) -> bool:
-        """Sets the kind of the parameter's gradient whenever it is accumulated. False if it is watched already, or cannot be."""
-        known = self.handles.get(id(parameter))
-        if known is not None and known.id in (known.hooks_dict_ref() or ()):
-            return False
-        try:
-            handle = parameter.register_post_accumulate_grad_hook(self.accumulated)
-        except (RuntimeError, ValueError):  # not a leaf, or lazy
-            return False
-        if len(self.handles) > self.handles_most:
-            self.handles = {key: one for key, one in self.handles.items() if one.hooks_dict_ref() is not None}
-            self.handles_most = 2 * len(self.handles) + 1000
-        self.handles[id(parameter)] = handle
-        return True
 
     # --- optimizers
 
@@ -229,7 +182,7 @@ class Marker:
         """Gradients that were not accumulated, such as buckets of DistributedDataParallel, and parameters that belong to no module."""
         for at, group in enumerate(optimizer.param_groups):
             parameters = group["params"]
-            if self.names is not None and type(parameters) is list and not self.names.lacks_gradients(parameters):
+            if type(parameters) is list and not self.names.lacks_gradients(parameters):
                 continue
             for number, parameter in enumerate(parameters):
                 holder = self.parameter_of(optimizer, at, number, parameter)
@@ -240,10 +193,6 @@ class Marker:
     def parameter_of(self, optimizer: Any, group: int, number: int, parameter: Any) -> int:
         """The number of the parameter's name. One of no module gets a name here: of no module that was called, as in a function that is compiled, nor
         of any other."""
-        if self.names is None:
-            if parameter.requires_grad and self.watch_gradient(parameter):
-                self.tensor(parameter, PARAMETERS)
-            return UNNAMED
         holder: int = self.names.number_of(parameter)
         if holder < 0 and self.searches < SEARCHES_MAX and optimizer not in self.searched:
             self.searches += 1
@@ -256,15 +205,15 @@ class Marker:
             holder = self.holder(-1, f"parameter {number} of {type(optimizer).__name__}" + (f", group {group}" if group else ""), parameter)
             if parameter.requires_grad:
                 self.tensor(parameter, PARAMETERS, holder)
-            self.name_gradient(parameter, holder)
+            self.names.name(parameter, holder)
         return holder
 
     def optimizer(self, optimizer: Any) -> None:
-        if self.names is not None and not self.names.lacks_state(optimizer.state):
+        if not self.names.lacks_state(optimizer.state):
             return
         for parameter, state in optimizer.state.items():
             of = parameter if isinstance(parameter, self.torch.Tensor) else None
-            self.state(state, 3, -1 if of is None or self.names is None else self.names.number_of(of), "", of)
+            self.state(state, 3, -1 if of is None else self.names.number_of(of), "", of)
 
     def state(self, state: Any, depth: int, of: int, name: str, parameter: Any) -> None:
         """Tensors in nested dictionaries and lists, as in L-BFGS, which keeps the state of all parameters at the first: a larger tensor than the
@@ -278,7 +227,3 @@ class Marker:
                 self.tensor(value, OPTIMIZER, self.holder(-1, inner, value, -1 if is_of_more else of))
             elif depth and isinstance(value, (dict, list, tuple)):
                 self.state(value, depth - 1, of, inner, parameter)
-
-    def forget(self) -> None:
-        while self.handles:
-            self.handles.popitem()[1].remove()

@@ -1,4 +1,4 @@
-"""The library plugins/torch/names: which blocks are live, or were at the peak, where each was allocated, and what holds it.
+"""The library plugins/names: which blocks are live, or were at the peak, where each was allocated, and what holds it.
 
 `begin` compiles and loads it, and connects it to PyTorch's allocator: cenote's adapter, or PyTorch's own allocator with or without expandable
 segments. It is compiled as the adapter is. Where it cannot be made, labels work without it, more slowly, and blocks have no names.
@@ -219,7 +219,7 @@ def begin(torch: ModuleType, say: Callable[[str], None] = lambda text: None) -> 
             library = ctypes.PyDLL(adapter.loaded(adapter.describe(torch), say, adapter.NAMES)[1]._name)
         except (NotMade, OSError) as why:
             _refused = True
-            say(f"cenote: blocks have no names: {why}")
+            say(f"cenote: memory has no labels: {why}")
             return None
         made = Names(torch, library)
         if not made.start() or not connect(torch, library):

@@ -1,6 +1,6 @@
 """Gives modules their names: `transformer.h.3.mlp.c_fc`, as state_dict() has them, without the names that wrappers add.
 
-A name is asked for once for each module and the module around it (plugins/torch/names/modules.cpp). The outermost module, the *root*, is named after
+A name is asked for once for each module and the module around it (plugins/names/modules.cpp). The outermost module, the *root*, is named after
 the variable that leads to it, or after its class. If a program has one model, names go without that of the root, unless they would begin with a
 number. No module is kept alive.
 """

@@ -49,7 +49,7 @@ def unshard(marker: Marker, arguments: tuple[Any, ...]) -> None:
             holder = marker.holder(root, join(name, info.param_name), parameter)
             marker.tensor(parameter, PARAMETERS, holder)
             if parameter.requires_grad:
-                marker.name_gradient(parameter, holder)
+                marker.names.name(parameter, holder)
 
 
 GROUP = "torch.distributed.fsdp._fully_shard._fsdp_param_group"

@@ -6,8 +6,8 @@ for the compiler. A machine without a compiler uses a library that is there. A r
 compiled ahead (tools/wheel/build.py), in a folder of the same name; then neither compiler nor cache is asked. Only files that no other user can have
 changed are loaded (base/trusted.py).
 
-In the same way `cenote dry-run` gets the library that keeps values (plugins/torch/values), and labels get the one that names blocks
-(plugins/torch/names): other Rooms of sources.
+In the same way `cenote dry-run` gets the library that keeps values (plugins/values), and labels get the one that names blocks (plugins/names): other
+Rooms of sources.
 """
 import ctypes
 import fcntl
@@ -59,12 +59,11 @@ class Compiler(NamedTuple):
 class Room(NamedTuple):
     """A folder of sources that become one library."""
 
-    name: str  # begins the name of the library's folder in the cache
-    below: str  # the folder, below the one of the adapter's sources
+    name: str  # of the folder in plugins/; it begins the name of the library's folder in the cache, too
     uses_cenote: bool  # the library calls libcenote
 
 
-ADAPTER, VALUES, NAMES = Room("torch", "", True), Room("values", "values", False), Room("names", "names", False)
+ADAPTER, VALUES, NAMES = Room("torch", True), Room("values", False), Room("names", False)
 
 
 active: Optional[ctypes.CDLL] = None  # the adapter that is PyTorch's allocator in this process
@@ -97,7 +96,7 @@ def compiler() -> Optional[Compiler]:
 
 def sources(room: Room = ADAPTER) -> list[str]:
     """Every file that the library is compiled from, with headers."""
-    ours = os.path.join(places.torch_folder(), room.below)
+    ours = places.plugin_folder(room.name)
     public = [os.path.join(places.include_folder(), "cenote")] if room.uses_cenote else []
     return sorted(os.path.join(folder, name) for folder in (ours, *public) for name in os.listdir(folder) if name.endswith((".cpp", ".h", ".def")))
 
@@ -239,11 +238,11 @@ def run(command: Sequence[str], folder: Folder) -> None:
 
 def compile_into(folder: Folder, name: str, torch: Torch, tool: Compiler, room: Room) -> None:
     """Writes the library whole or not at all. All sources are one unit: most of the time goes to PyTorch's headers, read once this way."""
-    ours = os.path.join(places.torch_folder(), room.below)
+    ours = places.plugin_folder(room.name)
     torch_include, torch_lib = os.path.join(torch.folder, "include"), os.path.join(torch.folder, "lib")
     includes = [f"-I{ours}", f"-I{places.include_folder()}", *(f"-isystem{folder}" for folder in (torch_include, cuda_include(torch)))]
     # In messages and in the library files have their names in the repository, not paths of this machine.
-    names = {ours: os.path.join("plugins/torch", room.below), torch_include: "torch/include"}
+    names = {ours: f"plugins/{room.name}", torch_include: "torch/include"}
     flags = [*FLAGS, *(f"-ffile-prefix-map={folder}={name}" for folder, name in names.items()), f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.has_new_abi)}"]
     with trusted.passing_folder(folder, "part-") as part:
         with os.fdopen(outputs.create(part.descriptor, "all.cpp", 0o600), "w", encoding="utf-8") as file:
@@ -286,7 +285,7 @@ def opened(torch: Torch, tell: Callable[[str], None] = lambda text: None, room: 
 def compiled_ahead(torch: Torch, room: Room) -> Optional[Library]:
     """The library that the wheel has for this torch. None: it has none, or another user could have written it."""
     try:
-        folder = trusted.folder(os.path.join(places.torch_folder(), "ready", entry_name(torch, room)))
+        folder = trusted.folder(os.path.join(places.plugin_folder(room.name), "ready", entry_name(torch, room)))
     except OSError:
         return None
     try:

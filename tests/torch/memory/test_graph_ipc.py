@@ -19,7 +19,7 @@ def prepare(torch):
     library.define("register_graph_buffers(int fa, int[][] handles, int[][] offsets) -> ()")
 """
 NOTHING = "def prepare(torch):\n    pass\n"
-SWITCHES_OFF = "def prepare(torch):\n    torch.cuda.memory._set_allocator_settings('expandable_segments:False')\n"
+SWITCHES_OFF = "def prepare(torch):\n    torch._C._accelerator_setAllocatorSettings('expandable_segments:False')\n"
 
 
 def reduce(prepare, **environ):

@@ -97,9 +97,12 @@ def make(size, value):
 
 
 def serve(inbox, outbox) -> None:
-    while request := inbox.get():
-        name, *arguments = request
+    while True:
+        request = arguments = None
         try:
+            if not (request := inbox.get()):
+                break
+            name, *arguments = request
             outbox.put((True, globals()[name](*arguments)))
         except Exception as error:  # noqa: BLE001
             outbox.put((False, f"{type(error).__name__}: {error}"))

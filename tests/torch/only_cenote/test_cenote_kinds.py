@@ -285,28 +285,33 @@ def test_views_are_found_by_their_storage(labels, monkeypatch):
     from cenote.labels import hooks
 
     bucket = torch.empty(4, 1 << 20, device="cuda")
-    asked, kind = [], hooks._labels.marker.kind
-    monkeypatch.setattr(hooks._labels.marker, "kind", lambda *arguments: asked.append(arguments[0]) or kind(*arguments))
+    asked, hold = [], hooks._labels.names.hold
+    monkeypatch.setattr(hooks._labels.names, "hold", lambda *arguments: asked.append(arguments[0]) or hold(*arguments))
     for gradient in bucket:
         hooks._labels.marker.tensor(gradient, 2)
     assert asked == [bucket.data_ptr()] * 4 and kind_of(bucket) == "gradients"
 
 
-def test_without_the_library_of_names(cenote, monkeypatch):
-    """Where it cannot be compiled, hooks in Python do its work."""
+def test_without_the_library_of_names(cenote, monkeypatch, capsys):
+    """Where it cannot be compiled there are no labels, and one line says so."""
     from cenote.labels import hooks, names
+    from cenote.native import adapter
+    from cenote.torch import features
 
-    monkeypatch.setattr(names, "begin", lambda *_: None)
-    cenote.label()
-    assert hooks._labels.names is None
+    def loaded(*arguments):
+        raise adapter.NotMade("there is no C++ compiler: install g++")
+
+    monkeypatch.setattr(names, "_names", None)
+    monkeypatch.setattr(names, "_refused", False)
+    monkeypatch.setattr(adapter, "loaded", loaded)
+    monkeypatch.setattr(features, "_said", set())
+    call = torch.nn.Module.__call__
+    with pytest.raises(cenote.Error, match="memory has no labels: there is no C.. compiler: install g.."):
+        cenote.label()
+    names._refused = False
+    hooks.label_if_possible(torch)
+    assert capsys.readouterr().err == "cenote: memory has no labels: there is no C++ compiler: install g++\n"
+    assert hooks._labels is None and torch.nn.Module.__call__ is call
     net = Net().cuda()
-    optimizer = torch.optim.Adam(net.parameters())
     net(torch.empty(2, 3, 32, 32, device="cuda")).sum().backward()
-    assert len(net.last.weight._post_accumulate_grad_hooks) == 1
-    assert {kind_of(parameter.grad) for parameter in net.parameters()} == {"gradients"}
-    optimizer.step()
-    assert {kind_of(tensor) for tensor in net.parameters()} == {"parameters"} and kind_of(net.mean) == "buffers"
-    assert {kind_of(tensor) for tensor in adam_state(optimizer)} == {"optimizer state"}
-    cenote.label(False)
-    assert not net.last.weight._post_accumulate_grad_hooks
-    net(torch.empty(2, 3, 32, 32, device="cuda")).sum().backward()
+    assert {kind_of(parameter.grad) for parameter in net.parameters()} == {"other"}

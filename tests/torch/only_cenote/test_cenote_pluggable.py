@@ -189,3 +189,34 @@ torch.cuda.synchronize(0)
 torch.cuda.synchronize(1)
 assert y.cpu().eq(3).all()
 """, tmp_path, shape=shape)
+
+
+def test_a_tensor_for_another_process_is_refused_on_both_sides(tmp_path):
+    """A queue pickles in a thread of its own. What that raised was printed, and the other process waited for ever."""
+    said = without_a_compiler("""
+sys.path.insert(0, str(sys.modules["simulated"].ROOT / "tests"))
+import torch.multiprocessing
+from patience import patience
+context = torch.multiprocessing.get_context("fork")
+there, back = context.Queue(), context.Queue()
+def other():
+    for _ in range(2):
+        try:
+            back.put((there.get() + 1).tolist())
+        except RuntimeError as error:
+            back.put(str(error))
+process = context.Process(target=other)
+process.start()
+there.put(torch.ones(4, device="cuda"))
+assert "needs the adapter" in back.get(timeout=patience(20))
+there.put(torch.ones(2))
+assert back.get(timeout=patience(20)) == [2, 2]
+process.join(patience(20))
+try:
+    context.Pipe()[1].send(torch.nn.Parameter(torch.ones(4, device="cuda")))
+except RuntimeError as error:
+    assert "needs the adapter" in str(error)
+else:
+    assert False
+""", tmp_path)
+    assert said.count("Send tensor.cpu()") == 1 and "Traceback" not in said, said

@@ -13,9 +13,9 @@
 namespace cenote_values
 {
 
-int64_t unit_of_choices(int64_t choices, int64_t unit)
+int64_t row_of_choices(int64_t choices, int64_t row)
 {
-    return unit > CHOICES_MOST && choices % unit == 0 ? unit : choices;
+    return row > CHOICES_MOST && choices % row == 0 ? row : choices;
 }
 
 static int64_t number_at(const torch::jit::Stack &stack, size_t place, int64_t otherwise)
@@ -54,9 +54,9 @@ Choice::Choice(const Call &call, torch::jit::Stack &stack)
         return;
     const VersionP &version = call.operands[0].version;
     auto positions = at::arange(from.size(dimension), at::TensorOptions().dtype(at::kLong));
-    int64_t unit = unit_of_choices(from.size(dimension), version ? version->unit : 0);
-    auto in_row = positions.remainder(unit);
-    auto left = positions.masked_select(in_row.ge(unit / 3).logical_and(in_row.lt(unit / 3 * 2)));
+    int64_t row = row_of_choices(from.size(dimension), version ? version->row : 0);
+    auto in_row = positions.remainder(row);
+    auto left = positions.masked_select(in_row.ge(row / 3).logical_and(in_row.lt(row / 3 * 2)));
     if (wanted * 2 > left.numel())
         return;
     from = from.index_select(dimension, left);

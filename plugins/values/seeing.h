@@ -32,7 +32,7 @@ struct Effect {
     std::shared_ptr<Call> call;         /* NULL: it is not computed */
     std::vector<Shape> shapes;
     VersionP like;                      /* of the first argument that has a version */
-    Origin from;                        /* of the first one that has a version, or is too large for one */
+    VersionP score;                     /* of the first argument that is one (V17) */
     c10::SmallVector<c10::StorageImpl *, 16> inputs;
     struct Write {
         c10::Storage storage;

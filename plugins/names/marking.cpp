@@ -200,7 +200,7 @@ Object *marking_hold(Object *const *arguments, ptrdiff_t count)
     if (count == 3) {
         auto at = reinterpret_cast<uint64_t>(python().as_pointer(arguments[0]));
         auto kind = static_cast<uint32_t>(python().as_number(arguments[1])), number = static_cast<uint32_t>(python().as_number(arguments[2]));
-        ledger_hold(at, kind << KIND_SHIFT | (number & UNNAMED));
+        hold(at, kind << KIND_SHIFT | (number & UNNAMED));
     }
     return nothing();
 }

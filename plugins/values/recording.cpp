@@ -2,8 +2,7 @@
  * recording.cpp: what a call does to the versions of the storages that it reads and writes.
  *
  * A call is recorded, to be made again on the CPU if the program asks for what it made, as long as it is small: KNOWN_MOST bytes, UNKNOWN_MOST if
- * something that it reads is unknown. Any other call makes unknown bytes. Small ones get a version, from which plausible values come, and large
- * ones an origin alone, so that a loss has one lineage whatever the size of the batch is.
+ * something that it reads is unknown. Any other call makes unknown bytes. Small ones get a version, from which plausible values come.
  *
  * A copy from the host that is not kept leaves a version in the device's memory (V13).
  *
@@ -114,8 +113,8 @@ static void weigh_tensor(Weight &w, Effect &e, const Seen &seen, const at::Tenso
         w.is_known &= is_known;
         w.is_likely &= is_known || (v && v->is_likely);
     }
-    if (!blank && !e.from.is_there)
-        e.from = v ? Origin{v->lineage, true, v->is_distance} : tape_origin(t.storage());
+    if (v && !blank && !e.score && is_score(*v))
+        e.score = v;
     if (v && !blank && !e.like && !is_large_upload(*v))
         e.like = v;
     if (writes)
@@ -289,11 +288,10 @@ static bool brings(const Seen &seen, c10::ScalarType &type)
 }
 
 /* What `brings` has brought. */
-static VersionP brought(const Seen &seen, const Effect &e, const c10::Storage &storage, c10::ScalarType type)
+static VersionP brought(const c10::Storage &storage, c10::ScalarType type)
 {
     VersionP made = version_in_memory(storage, type);
     made->is_known = !is_large_upload(*made);
-    made->lineage = lineage_of(seen.what, 0, e.shapes, e.from);
     return made;
 }
 
@@ -356,13 +354,6 @@ static bool is_constant(Fill fill)
     return fill == Fill::zero || fill == Fill::one;
 }
 
-/* Of unknown bytes that are too many to say more of. */
-static void put_origin(const Seen &seen, const Effect &e, const c10::Storage &storage, size_t place, c10::ScalarType type)
-{
-    if (c10::isFloatingType(type))
-        tape_put_origin(storage, {lineage_of(seen.what, place, e.shapes, e.from), true, seen.what.is_distance || e.from.is_distance});
-}
-
 /* Zeros are known, however many. */
 static void make_up(Version &v, const Operator &what)
 {
@@ -414,7 +405,7 @@ static void apply_write(const Seen &seen, Effect &e, Effect::Write &w)
     if (seen.what.exchanges)
         return tape_put(w.storage, exchanged(w.storage, w.type));
     if (e.brings)
-        return tape_put(w.storage, brought(seen, e, w.storage, w.type));
+        return tape_put(w.storage, brought(w.storage, w.type));
     bool is_resized = e.call && w.size != w.storage.nbytes();
     if (e.call && (!is_resized || (w.covers && seen.what.replaces))) {
         const Operand &o = e.call->operands[w.operand];
@@ -427,10 +418,7 @@ static void apply_write(const Seen &seen, Effect &e, Effect::Write &w)
         else
             know_written(*v, o, e);
         v->type = w.type;
-        v->is_match = seen.what.is_match || (seen.what.moves && e.like && e.like->is_match);
-        v->is_distance = e.from.is_distance;
-        v->lineage = e.from.is_there && !w.covers ? e.from.lineage : lineage_of(seen.what, 0, e.shapes, e.from);
-        v->unit = o.version->unit;
+        v->row = o.version->row;
         e.call->written.emplace_back(w.operand, v);
     } else if (is_resized) {
         return tape_put(w.storage, nullptr);
@@ -443,17 +431,12 @@ static void apply_write(const Seen &seen, Effect &e, Effect::Write &w)
             v->type = before->type;
             v->fill = before->fill;
             v->row = before->row;
-            v->lineage = before->lineage;
-            v->is_distance = before->is_distance;
-            v->is_loss = size <= 8; /* a flag of an optimizer */
         }
     } else if (size <= UNKNOWN_MOST || (seen.what.has_fill && is_constant(seen.what.fill))) {
         v = new_version(size);
         auto shape = flat(size, w.type);
-        describe_plausible(*v, seen.what, 0, shape, e.shapes, e.from, e.like.get(), e.is_itself);
+        describe_plausible(*v, seen.what, 0, shape, e.shapes, e.like.get(), e.score.get(), e.is_itself);
         make_up(*v, seen.what);
-    } else {
-        put_origin(seen, e, w.storage, 0, w.type);
     }
     tape_put(w.storage, std::move(v));
 }
@@ -476,26 +459,6 @@ static bool is_noted(const Operator &what, const Effect &e, const at::Tensor &re
         result.sizes() == c10::IntArrayRef(e.shapes[0].sizes);
 }
 
-/* What is subtracted from what, if that is a number of the host's: a minus, 1 - x, -1 * x. */
-static bool subtracts(const Seen &seen, double &from)
-{
-    const std::string &n = seen.what.name;
-    from = 0;
-    if (n == "aten::neg")
-        return true;
-    if (seen.count < 2 || (n != "aten::rsub" && n != "aten::mul"))
-        return false;
-    const c10::IValue &other = seen.argument(1);
-    if (other.isTensor() ? !other.toTensor().is_cpu() || other.toTensor().numel() != 1 : !other.isScalar())
-        return false;
-    OnCpu guard;
-    at::Scalar number = other.isTensor() ? other.toTensor().item() : other.toScalar();
-    if (number.isComplex())
-        return false;
-    from = n == "aten::mul" ? 0 : number.toDouble();
-    return n != "aten::mul" || number.toDouble() < 0;
-}
-
 static void apply_result(const Seen &seen, Effect &e, const at::Tensor &t, size_t place, int element)
 {
     if (!is_plain(t) || !t.storage().nbytes())
@@ -509,19 +472,15 @@ static void apply_result(const Seen &seen, Effect &e, const at::Tensor &t, size_
         return tape_put(t.storage(), exchanged(t.storage(), t.scalar_type()));
     if (e.brings)
         return tape_put(t.storage(), t.scalar_type() == e.brought_type && t.is_contiguous() && covers_storage(t) ?
-                        brought(seen, e, t.storage(), t.scalar_type()) : nullptr);
+                        brought(t.storage(), t.scalar_type()) : nullptr);
     int64_t most = e.is_likely ? KNOWN_MOST : is_float(t) ? UNKNOWN_MOST : KNOWN_MOST;
     if (size > most && !is_noted(seen.what, e, t) && t.scalar_type() != at::kBool) {
-        put_origin(seen, e, t.storage(), place, t.scalar_type());
         if (tape_find(t.storage()))
             tape_put(t.storage(), nullptr);
         return;
     }
     VersionP v = new_version(size);
-    describe_plausible(*v, seen.what, place, t, e.shapes, e.from, e.like.get(), e.is_itself);
-    double goal;
-    if (v->is_loss && e.like && subtracts(seen, goal))
-        note_objective(*e.like, goal);
+    describe_plausible(*v, seen.what, place, t, e.shapes, e.like.get(), e.score.get(), e.is_itself);
     if (!e.values.empty() && place < e.values.size() && e.values[place].sizes() == t.sizes()) {
         v->bytes = bytes_of(e.values[place], t, size);
         v->is_known = e.is_known;

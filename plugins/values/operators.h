@@ -14,7 +14,7 @@ namespace cenote_values
 
 /* What a result is like where nothing was computed. Probabilities sum to 1 in each row; fractions are between 0 and 1, too. */
 enum class Fill : uint8_t {
-    number, positive, fraction, log_fraction, probability, log_probability, zero, one, no, yes, half, share, index, sorted, loss
+    number, positive, fraction, log_fraction, probability, log_probability, zero, one, no, yes, half, right, share, index, sorted, score
 };
 
 /* What the program reads back by it. */
@@ -38,12 +38,12 @@ struct Operator {
     bool replaces = false;          /* what it writes does not depend on what was there */
     bool places = false;            /* writes where an index says, whatever was there */
     bool keeps = false;             /* of an optimizer: unknown values stay what they were */
-    bool falls = false;             /* a loss or a distance, if it makes one number */
+    bool makes_scores = false;      /* if it makes one number (V17) */
+    bool is_arithmetic = false;     /* what it makes of a score is one */
     bool is_distance = false;       /* ... and nothing waits for it to be large */
     bool is_truth = false;          /* the result says yes or no */
-    bool is_match = false;          /* ... where two things are the same: the mean of that is a share of right answers */
+    bool compares = false;          /* ... where two things are the same: the mean of that is a share of right answers */
     bool joins = false;             /* of masks: what it makes of one that was made up is made up likewise */
-    bool moves = false;             /* the result is of right answers if what it is made of is */
     bool chooses = false;           /* an index into one of its inputs */
     bool chooses_few = false;       /* ... of the best ones, or by chance */
     bool opens = false;             /* asks for values by operators of its own, which are seen */

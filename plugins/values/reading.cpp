@@ -114,7 +114,15 @@ static Kind kind_of(const at::Tensor &t)
 {
     int64_t shift;
     VersionP v = tape_look(t, shift);
-    return t.scalar_type() == at::kBool ? FLAG : v && v->is_loss ? LOSS : NUMBER;
+    return t.scalar_type() == at::kBool ? FLAG : v && is_score(*v) && v->course != UNSEEN ? LOSS : NUMBER;
+}
+
+static void note(const at::Tensor &t, const Value &value)
+{
+    int64_t shift;
+    VersionP v = tape_look(t, shift);
+    if (v && is_score(*v) && value.is_known)
+        note_known(*v, value.tensor.item<double>());
 }
 
 /* Inside another operator only what is on the tape is answered: its own temporary memory holds what the device has left there, which is told. */
@@ -131,6 +139,7 @@ static void read_scalar(const Seen &seen, c10::DispatchKeySet keys, bool is_inne
         meet(t);
         kind = kind_of(t);
         value = value_of(t);
+        note(t, *value);
     });
     {
         LookedAt looked_at;
@@ -238,6 +247,7 @@ static Copied value_to_copy(const at::Tensor &from, const at::Tensor &to)
         return {plausible(v ? *v : Version(), {BEGINNING / row * row}, from.scalar_type(), 0), v && v->is_known, true};
     }
     Value value = value_of(from);
+    note(from, value);
     return {value.tensor, value.is_known};
 }
 
@@ -341,8 +351,8 @@ static std::vector<uint64_t> count(const Seen &seen, Effect &e, bool &is_known)
 {
     const at::Tensor &from = seen.argument(0).toTensor();
     torch::jit::Stack out;
-    bool can = e.call != nullptr || from.nbytes() <= KNOWN_MOST;
-    auto call = can && !seen.is_strange && !seen.what.is_heavy ? call_of(seen) : nullptr;
+    bool is_all = policy == Policy::largest && !e.is_likely, can = e.call != nullptr || from.nbytes() <= KNOWN_MOST;
+    auto call = can && !is_all && !seen.is_strange && !seen.what.is_heavy ? call_of(seen) : nullptr;
     Sure sure;
     size_t results = seen.handle.schema().returns().size();
     if (!call || !compute_now(*call, out, sure) || (!sure.is_likely && policy == Policy::largest))
@@ -377,17 +387,6 @@ private:
     int count_;
 };
 
-static void note_choices(const Seen &seen)
-{
-    for (size_t i = 0; i < seen.count; i++)
-        each_tensor(seen.argument(i), [&](const at::Tensor &t, int) {
-            int64_t shift;
-            VersionP v = is_mask(t) ? tape_look(t, shift) : nullptr;
-            if (v)
-                note_choice(*v);
-        });
-}
-
 static void read_count(const Seen &seen, c10::DispatchKeySet keys, bool is_inner)
 {
     Effect e;
@@ -396,7 +395,6 @@ static void read_count(const Seen &seen, c10::DispatchKeySet keys, bool is_inner
     bool has_counts = guarded([&] {
         std::lock_guard<std::mutex> hold(tape_lock);
         forget_unexplained();
-        note_choices(seen);
         bool is_temporary = is_inner && !seen.is_strange && !tape_find(seen.argument(0).toTensor().storage());
         e = effect_of(seen);
         if (seen.what.reading != Reading::count)

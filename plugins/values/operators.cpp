@@ -53,9 +53,8 @@ static const Names truths = {"aten::eq", "aten::ne", "aten::lt", "aten::le", "at
 static const Names joining = {"aten::logical_and", "aten::logical_or", "aten::logical_xor", "aten::logical_not", "aten::bitwise_and",
     "aten::bitwise_or", "aten::bitwise_xor", "aten::bitwise_not", "aten::mul", "aten::all", "aten::any", "aten::_is_all_true", "aten::_is_any_true",
     "aten::sum", "aten::mean", "aten::count_nonzero"};
-/* They are of right answers if what they are made of is. */
-static const Names moving = {"aten::_to_copy", "aten::copy_", "aten::clone", "aten::mean", "aten::sum", "aten::count_nonzero", "aten::stack",
-    "aten::cat", "aten::index", "aten::bitwise_and", "aten::bitwise_or", "aten::bitwise_not"};
+static const Names reducing = {"aten::mean", "aten::sum", "aten::max", "aten::amax"};
+static const Names arithmetic = {"aten::neg", "aten::add", "aten::sub", "aten::rsub", "aten::mul", "aten::div", "aten::_to_copy", "aten::clone"};
 
 static const std::unordered_map<std::string, Fill> fills = {{"aten::_softmax", Fill::probability}, {"aten::sigmoid", Fill::fraction},
     {"aten::_safe_softmax", Fill::probability}, {"aten::_log_softmax", Fill::log_probability}, {"aten::log_sigmoid_forward", Fill::log_fraction},
@@ -127,22 +126,21 @@ static void read_tables(Operator &o, bool depends)
     o.chooses = choosing.count(n) || (choosing_second.count(n) && has(overload, "dim"));
     o.chooses_few = o.chooses && choosing_few.count(n);
     o.is_truth = truths.count(n);
-    o.is_match = n == "aten::eq";
+    o.compares = n == "aten::eq";
     o.joins = joining.count(n);
-    o.moves = moving.count(n);
     o.is_linear = has(n, "linalg_");
     o.opens |= opening.count(n);
     o.lifts = n == "aten::lift_fresh";
     o.exchanges = starts(n, {"c10d::", "_c10d_functional::", "symm_mem::"});
     bool is_loss = has(n, "loss") || has(n, "cross_entropy");
     o.is_distance = is_loss || n == "aten::linalg_vector_norm" || n == "aten::norm" || n == "aten::dist" || n == "aten::_foreach_norm";
-    o.falls = is_loss || n == "aten::linalg_vector_norm" || n == "aten::norm" || n == "aten::dist" ||
-        ((n == "aten::mean" || n == "aten::sum" || n == "aten::max" || n == "aten::amax") && !has(overload, "dim") && !has(overload, "other"));
+    o.makes_scores = o.is_distance || (reducing.count(n) && !has(overload, "dim") && !has(overload, "other"));
+    o.is_arithmetic = arithmetic.count(n);
     auto fill = fills.find(n);
     o.has_fill = is_loss || o.is_truth || fill != fills.end();
     /* V11: what depends on values inside is answered as a whole, or its parts are. */
     o.opens |= depends && o.reading == Reading::nothing && !o.is_heavy;
-    o.fill = is_loss ? Fill::loss : fill != fills.end() ? fill->second : o.is_truth ? Fill::half : Fill::number;
+    o.fill = is_loss ? Fill::positive : fill != fills.end() ? fill->second : o.is_truth ? Fill::half : Fill::number;
 }
 
 /* A library that is unloaded takes its operators along, and another one's can get their addresses. */

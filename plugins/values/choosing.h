@@ -10,7 +10,7 @@ namespace cenote_values
 
 constexpr int64_t CHOICES_MOST = 16; /* from more of unknown ones none at an end is chosen: it could be the one that ends a sentence. Chosen. */
 
-int64_t unit_of_choices(int64_t choices, int64_t unit); /* `unit`: of a version */
+int64_t row_of_choices(int64_t choices, int64_t row); /* `row`: of a version */
 
 /* A call's arguments are about to be used, and some of their values are made up. Leaves what can be chosen in them. */
 class Choice {

@@ -39,12 +39,8 @@ struct Version {
     std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> home;
     uint64_t number = 0;                /* plausible values depend on it */
     int64_t range = 0;                  /* of plausible indices; how many a share is of */
-    int64_t row = 0;                    /* elements of the last dimension; 0: not known */
-    int64_t unit = 0;                   /* `row` before rows were joined (the words of one beam, where a row has those of all); 0: not known */
-    uint64_t lineage = 0;               /* the same for what is made in the same way of the same shapes */
-    uint64_t matches = 0;               /* the lineage of the mask that says where an answer is right */
-    int64_t summed = 1;                 /* elements that a loss is the sum of */
-    float scale = 1, goal = 0;
+    int64_t row = 0;                    /* elements of the last dimension, before rows were joined (of beams); 0: not known */
+    uint64_t course = 0;                /* of a score or a share of right answers (V17), each better than the last; 0: of anything else */
     int depth = 0;                      /* at most DEPTH_MOST: evaluation and the end of a chain are recursive */
     Fill fill = Fill::number;
     c10::ScalarType type = at::kByte;
@@ -52,20 +48,9 @@ struct Version {
     bool is_lost = false;               /* that has happened */
     bool is_likely = false;             /* known, or was before something unseen may have written there, or made of such (V16) */
     Spans unknown;                      /* of a version that is not known: the bytes that are not. Empty: any of them */
-    bool falls = false;                 /* a loss or a distance: the next one is smaller */
-    bool is_match = false;              /* says where an answer is right, or how often */
-    bool is_loss = false;               /* falls, or is made of what does */
-    bool is_distance = false;           /* a loss of PyTorch's, a norm, or made of such: nothing waits for it to be large */
-    bool is_objective = false;          /* the program makes a loss of it by a minus: it comes closer to `goal` from below */
     bool is_made_up = false;            /* not even computed from plausible values */
 };
 using VersionP = std::shared_ptr<Version>;
-
-/* How something came about, whatever its values are. */
-struct Origin {
-    uint64_t lineage = 0;
-    bool is_there = false, is_distance = false; /* as of a version */
-};
 
 /* Too large to be computed with, but the host's bytes, as long as no operator writes there. */
 inline bool is_large_upload(const Version &v) { return v.memory && v.size > KNOWN_MOST; }
@@ -113,8 +98,6 @@ bool     tape_survives_forks();                                 /* true. Once; t
 
 Version *tape_find(const c10::Storage &storage);                /* NULL: nothing is known */
 VersionP tape_version(const c10::Storage &storage);
-Origin   tape_origin(const c10::Storage &storage);              /* of one that is too large to have a version; only losses depend on it */
-void     tape_put_origin(const c10::Storage &storage, const Origin &origin);
 VersionP tape_version_of(const at::Tensor &tensor);             /* of its storage, if it has all that the tensor shows; else it is forgotten */
 VersionP tape_look(const at::Tensor &tensor, int64_t &shift);   /* the same, or of another storage that has its memory, at this byte */
 void     tape_put(const c10::Storage &storage, VersionP version);   /* NULL: nothing is known from now on */

@@ -185,17 +185,9 @@ static VersionP another(const Version &v)
     VersionP made = new_version(v.size);
     made->range = v.range;
     made->row = v.row;
-    made->unit = v.unit;
-    made->lineage = v.lineage;
-    made->matches = v.matches;
-    made->scale = v.scale;
-    made->summed = v.summed;
+    made->course = v.course;
     made->fill = v.fill;
     made->type = v.type;
-    made->falls = v.falls;
-    made->is_match = v.is_match;
-    made->is_loss = v.is_loss;
-    made->is_distance = v.is_distance;
     made->is_made_up = v.is_made_up;
     return made;
 }
@@ -242,23 +234,6 @@ static void sweep()
 static bool is_current(const Entry &entry, const c10::Storage &storage)
 {
     return entry.size == storage.nbytes() && entry.at == storage.data();
-}
-
-/* Those of storages that are gone stay until there are many, and may be taken for another one's: a loss begins again then, or falls with others. */
-static ska::flat_hash_map<c10::StorageImpl *, std::pair<size_t, Origin>> origins;   /* and the size of the storage */
-static constexpr size_t ORIGINS_MOST = 16384;                                      /* Chosen. */
-
-Origin tape_origin(const c10::Storage &storage)
-{
-    auto found = origins.find(storage.unsafeGetStorageImpl());
-    return found != origins.end() && found->second.first == storage.nbytes() ? found->second.second : Origin();
-}
-
-void tape_put_origin(const c10::Storage &storage, const Origin &origin)
-{
-    if (origins.size() >= ORIGINS_MOST)
-        origins.clear();
-    origins[storage.unsafeGetStorageImpl()] = {storage.nbytes(), origin};
 }
 
 static std::map<uintptr_t, c10::StorageImpl *>::iterator first_from(uintptr_t from);

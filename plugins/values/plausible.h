@@ -19,15 +19,14 @@ struct Shape {
 };
 
 void describe_plausible(Version &version, const Operator &what, size_t place, const at::Tensor &result, const std::vector<Shape> &arguments,
-                        const Origin &from, const Version *first, bool is_itself);
-uint64_t lineage_of(const Operator &what, size_t place, const std::vector<Shape> &arguments, const Origin &from);
+                        const Version *first, const Version *of, bool is_itself);
+constexpr uint64_t UNSEEN = 8;              /* the course of the numbers that no operator has made: they may be no losses */
 void describe_unseen(Version &version, c10::ScalarType type);   /* of what no operator has made */
 at::Tensor plausible(const Version &version, c10::IntArrayRef sizes, c10::ScalarType type, uint64_t variation);
-void note_objective(Version &version, double goal);     /* the program takes it from this number, and so makes a loss of it */
-void let_fall(at::Tensor &number, const Version &version);
-void note_known(const at::Tensor &number, const Version &version);
+bool is_score(const Version &version);
+at::Tensor score(const Version &version, const at::Tensor &like);   /* the next one of its course */
+void note_known(const Version &version, double number);
 void note_step();                           /* of an optimizer */
-void note_choice(const Version &mask);      /* the program has chosen by it, or by how many it says yes to */
 bool is_free_mask(const Version &version);  /* of yes and no, and made up */
 
 } // namespace cenote_values

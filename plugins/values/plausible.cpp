@@ -2,7 +2,7 @@
  * plausible.cpp: the policy for values that were not computed. What the program makes of such values is computed from them, as far as it is small:
  * so a softmax sums to 1, and boxes that were chosen do not overlap.
  *
- *     number       normal, with the deviation 1      loss       ln(classes) or 1, and falls each time one of the same lineage is asked for
+ *     number       normal, with the deviation 1      score      a number that falls, see below
  *     positive     0.1 to 1                          index      in the middle third of its range: special tokens are at its ends; different ones in
  *     probability  a softmax of numbers                         a row, so that all of a range are a permutation
  *     no, yes      not a NaN, not infinite, all      half       of a comparison: every other one. So masks that are counted, summed (share) or
@@ -10,12 +10,13 @@
  *
  * Rule V10: all ways to ask for the count of a mask that was made up have one answer, and a test that is all of it is true, at every size.
  *
- * A number that falls is what a loop waits for, or not: once it has fallen as far as it can it rises, and so on. It falls from the first one of its
- * lineage, whatever the values that it is computed from are: those of a small batch are chance, by which a loss rises now and then. First it falls by
- * the same amount each time, so that a program which stops if a loss has not fallen by so much goes on. If the program has an optimizer, it falls
- * once for each of its steps: an evaluation of many batches is of one model. What is computed without gradients, as in an evaluation, has a lineage
- * of its own. No loop waits until a loss or a norm is large, so these stay where they have fallen to: a program may end if they rise. A count of
- * right answers rises only if nothing was chosen by such answers, which would have to be as many (V10).
+ * Rule V17: a *score* is the number that a loss of PyTorch's makes, or the mean, the sum, the largest one or the norm of a whole tensor. It begins at
+ * ln(classes) for a cross entropy, at 1 otherwise, or at the last one that the program could know and has read. Each further one of its course is
+ * smaller. What arithmetic makes of scores (-x, 1 - x, x / 4, x + y) is as large as the first of them, so a loss that is made so falls, too.
+ * A course is of all scores that one operator makes, with gradients or without them. Once it has fallen as far as it can it rises and so on, but for
+ * losses of PyTorch's and norms: programs wait for a mean to be large, and end if a loss is. A share or a sum of right answers (of ==, as floating
+ * point) comes closer to all, and what arithmetic makes of it is computed.
+ * If the program has an optimizer, a course moves once for each of its steps, because an evaluation of many batches is of one model.
  *
  * The same version has the same values whenever it is computed, and none is infinite or NaN. --unknown zero makes all of them 0 (and all tests no);
  * --unknown largest makes every choice of a mask and draws other numbers, none of them below 0.
@@ -32,34 +33,29 @@
 #include <cmath>
 #include <numeric>
 #include <unordered_map>
-#include <unordered_set>
 
 namespace cenote_values
 {
 
 Policy policy = Policy::typical;
 
-static constexpr double STEP = 1. / 40; /* of the first loss, from one that is asked for to the next, as long as that is less than a tenth. Chosen. */
+static constexpr double STEP = 1. / 40; /* of the first score, from one to the next, as long as that is less than a tenth. Chosen. */
 static constexpr double FALL = 0.9;     /* ... from then on. Chosen: a loop until loss < 0.01 ends after 61 */
 static constexpr double LEAST = 1e-12, LEAST_HALF = 1e-3;   /* a logarithm of it is finite, in 16 bits, too */
 static constexpr double MOST = 1e6, MOST_HALF = 1e4;        /* what a number rises to if all that falling could end has ended. Chosen. */
-static constexpr double HALF_MOST = 65504;                  /* of 16 bits */
-static constexpr int PATIENCE = 280;                        /* reads until 1 has fallen to LEAST */
-static constexpr int WAITS = 1000;  /* reads without a step of the optimizer, after which it counts as a loop that waits. Chosen. */
-static constexpr int ROUNDS = 20;   /* in which a program that chooses by a mask does so, if ever: a count of such masks has to stay true. Chosen. */
+static constexpr int PATIENCE = 280;                        /* scores until 1 has fallen to LEAST */
+static constexpr int WAITS = 1000;  /* scores without a step of the optimizer, after which it counts as a loop that waits. Chosen. */
 
-/* Of the numbers of one lineage that the program has asked for. */
+/* Of the scores that one operator makes. */
 struct Course {
-    double level = 0;       /* the first one, of each element that it is the sum of; 0: there was none, or it was nothing */
+    double level = 1;       /* the first one */
     double by = 1, last = 1;
-    uint64_t step = 0;      /* in which it was read last */
+    uint64_t step = 0;      /* in which the last one was made */
     int asked = 0;          /* how often, in that step */
     int falls = 0;          /* since it turned */
-    int rounds = 0;         /* in which a count stayed what it was */
     bool rises = false;
 };
-static std::unordered_map<uint64_t, Course> courses;        /* by lineage */
-static std::unordered_set<uint64_t> chosen_by;              /* lineages of masks */
+static std::unordered_map<uint64_t, Course> courses;        /* by Version::course */
 static uint64_t steps;                                      /* of optimizers */
 
 int64_t Shape::count() const
@@ -86,54 +82,21 @@ static int64_t choices(const Operator &what, const at::Tensor &result, const std
     return from.sizes[dimension < 0 ? dimension + rank : dimension];
 }
 
-/* A loss that is no mean: reduction="sum". */
-static bool sums(const Operator &what, const std::vector<Shape> &arguments)
+/* What a model says that has learnt nothing. */
+static float first_of(const Operator &what, const std::vector<Shape> &arguments)
 {
-    bool is_sum = false;
-    for (size_t i = 2; i < arguments.size(); i++)
-        is_sum |= arguments[i].number == 2;
-    return is_sum && what.fill == Fill::loss;
-}
-
-/* ln(classes), which is what a model says that has learnt nothing; a sum of such if nothing divides it. */
-static double loss_scale(const Operator &what, size_t place, const at::Tensor &result, const std::vector<Shape> &arguments)
-{
-    if (what.name.find("nll_loss") == std::string::npos || arguments.empty() || arguments[0].sizes.empty() || result.dim())
+    if (what.name.find("nll_loss") == std::string::npos || arguments.empty() || arguments[0].sizes.empty())
         return 1;
-    int64_t classes = std::max<int64_t>(2, arguments[0].sizes[arguments[0].sizes.size() > 1 ? 1 : 0]);
-    auto rows = static_cast<double>(arguments[0].count()) / static_cast<double>(classes);
-    if (place == 1)
-        return std::max(rows, 1.0); /* total_weight */
-    return std::log(static_cast<double>(classes)) * (sums(what, arguments) ? rows : 1.0);
+    const c10::DimVector &sizes = arguments[0].sizes;
+    return std::log(static_cast<float>(std::max<int64_t>(2, sizes[sizes.size() > 1 ? 1 : 0])));
 }
 
-/* Operators that leave the shape as it is see rows that a view has joined. */
-static int64_t unit_of(int64_t row, const at::Tensor &result, const std::vector<Shape> &arguments, const Version *first)
+/* Operators that leave the shape as it is see rows that a view has joined: the words of several beams. */
+static int64_t row_of(const at::Tensor &result, const std::vector<Shape> &arguments, const Version *first)
 {
+    int64_t row = result.dim() ? result.size(-1) : 1;
     bool is_same = !arguments.empty() && arguments[0].is_tensor && result.sizes() == c10::IntArrayRef(arguments[0].sizes);
-    return is_same && first ? unit_of_choices(row, first->unit) : row;
-}
-
-/* Sizes of batches, sequences and images do not count, so that batches of several lengths are of one loss. Those of features do: the last one of a
- * batch of sequences, the channels of images, the classes of a softmax. A matrix has features, unless more is known of where it comes from: then it
- * may be a row for each sentence. */
-static uint64_t features(const Shape &shape, bool is_all, int64_t dimension)
-{
-    auto rank = static_cast<int64_t>(shape.sizes.size());
-    if (rank < (is_all ? 2 : 3))
-        return static_cast<uint64_t>(rank);
-    int64_t at = dimension != INT64_MIN ? (dimension + rank) % rank : rank < 4 ? rank - 1 : 1;
-    return static_cast<uint64_t>(rank + 8 * shape.sizes[at]);
-}
-
-uint64_t lineage_of(const Operator &what, size_t place, const std::vector<Shape> &arguments, const Origin &from)
-{
-    bool is_upload = !from.is_there && (what.name == "aten::copy_" || what.name == "aten::_to_copy");
-    uint64_t sum = (is_upload ? 0 : what.hash) + place + from.lineage + 2 * at::GradMode::is_enabled();
-    bool is_softmax = what.fill == Fill::probability || what.fill == Fill::log_probability;
-    int64_t dimension = is_softmax && arguments.size() > 1 ? arguments[1].number : INT64_MIN;
-    /* The others are targets, masks and weights. */
-    return arguments.empty() ? sum : (sum ^ features(arguments[0], !from.is_there, dimension)) * 0x100000001B3ull;
+    return is_same && first ? row_of_choices(row, first->row) : row;
 }
 
 bool is_free_mask(const Version &v)
@@ -161,18 +124,29 @@ static void describe_truth(Version &v, const Operator &what, const at::Tensor &r
     }
 }
 
-/* One number that a loop can wait for. */
-static void describe_course(Version &v, const Operator &what, const at::Tensor &result, const std::vector<Shape> &arguments, const Version *first)
+bool is_score(const Version &v)
 {
-    bool is_number = result.is_floating_point() && result.numel() == 1, adds = what.name == "aten::sum" || what.name == "aten::count_nonzero";
-    bool is_count = v.is_match && result.numel() == 1 && (adds || what.name == "aten::mean");
-    v.falls = is_count || (what.falls && is_number && !(first && first->type == at::kBool && !first->is_match));
-    v.is_loss = is_number && !v.is_match && (v.falls || (first && first->is_loss));
-    bool compares = what.is_match && arguments.size() > 1 && !arguments[1].sizes.empty(); /* with answers, not with the end of a sentence */
-    v.matches = compares ? v.lineage : v.is_match && !what.is_match ? first->matches : 0;
-    if (is_count && adds && !arguments.empty())
-        v.range = std::max<int64_t>(arguments[0].count(), first && first->is_match ? first->range : 0);
-    v.summed = what.name == "aten::sum" || sums(what, arguments) ? std::max<int64_t>(arguments[0].count(), 1) : 1;
+    return v.course && v.fill == Fill::score;
+}
+
+/* V17. `of`: a score among its arguments, or NULL. */
+static void describe_score(Version &v, const Operator &what, const at::Tensor &result, const std::vector<Shape> &arguments, const Version *first,
+                           const Version *of)
+{
+    if (!result.is_floating_point() || result.numel() != 1 || v.fill == Fill::one)
+        return;
+    bool is_right = first && first->fill == Fill::right, is_whole = !arguments.empty() && arguments[0].count() > 1;
+    if (of && (what.makes_scores || what.is_arithmetic)) {
+        v.fill = Fill::score;
+        v.course = of->course;
+    } else if (what.is_distance || (what.makes_scores && is_whole && (is_right || !first || first->type != at::kBool))) {
+        v.fill = is_right ? Fill::right : Fill::score;
+        v.range = what.name == "aten::sum" ? arguments[0].count() : 1;
+        v.course = (what.hash << 3) + 4 * is_right + 2 * at::GradMode::is_enabled() + what.is_distance;
+        auto [course, is_new] = courses.try_emplace(v.course);
+        if (is_new)
+            course->second.level = first_of(what, arguments);
+    }
 }
 
 /* A word of a row, or some of them. */
@@ -181,38 +155,31 @@ static Fill in_part(Fill whole)
     return whole == Fill::probability ? Fill::fraction : whole == Fill::log_probability ? Fill::log_fraction : whole;
 }
 
-/* `from`: where it comes from; `first`: a version of what the result was made of, or NULL.
+/* `first`: a version of what the result was made of, or NULL. `of`: a score among that, or NULL.
  * `is_itself`: its first two arguments are the same tensor. */
 void describe_plausible(Version &v, const Operator &what, size_t place, const at::Tensor &result, const std::vector<Shape> &arguments,
-                        const Origin &from, const Version *first, bool is_itself)
+                        const Version *first, const Version *of, bool is_itself)
 {
     v.type = result.scalar_type();
-    v.lineage = lineage_of(what, place, arguments, from);
-    v.row = result.dim() ? result.size(-1) : 1;
-    v.unit = unit_of(v.row, result, arguments, first);
-    v.is_distance = what.is_distance || from.is_distance;
-    v.is_match = what.is_match || (what.moves && first && first->is_match);
+    v.row = row_of(result, arguments, first);
     v.fill = what.fill;
-    bool is_second = place > 0;
-    if (what.chooses && (is_second || what.fill == Fill::index)) {
+    if (what.chooses && (place > 0 || what.fill == Fill::index)) {
         v.fill = Fill::index;
         v.range = choices(what, result, arguments);
-        int64_t unit = what.chooses_few && first ? unit_of_choices(v.range, first->unit) : v.range;
-        if (v.row <= unit / 6)
-            v.range = unit; /* of the first row of those that were joined: it is as good to choose from as all are */
-    } else if (!what.has_fill && first && first->type == v.type) {
+        int64_t row = what.chooses_few && first ? row_of_choices(v.range, first->row) : v.range;
+        if (v.row <= row / 6)
+            v.range = row; /* of the first row of those that were joined: it is as good to choose from as all are */
+    } else if (!what.has_fill && first && (first->type == v.type || first->fill == Fill::right)) {
         v.fill = v.row < first->row ? in_part(first->fill) : first->fill;
         v.range = first->range;
-        v.scale = first->scale;
     }
     if (what.name == "aten::sum" && first && first->fill == Fill::probability && result.numel() < arguments[0].count())
         v.fill = Fill::one; /* of each row */
+    if (what.compares && arguments.size() > 1 && !arguments[1].sizes.empty()) /* with answers, not with the end of a sentence */
+        v.fill = Fill::right;
     describe_truth(v, what, result, arguments, first, is_itself);
-    describe_course(v, what, result, arguments, first);
-    if (v.falls && v.fill == Fill::positive)
-        v.fill = Fill::loss; /* the same each time, but that it falls */
-    if (v.fill == Fill::loss)
-        v.scale = static_cast<float>(loss_scale(what, place, result, arguments));
+    if (!place)
+        describe_score(v, what, result, arguments, first, of);
 }
 
 /* One number that a program reads is mostly a loss or a norm, which a compiled function, a graph or a kernel of its own has made. A flag is false,
@@ -226,10 +193,10 @@ void describe_unseen(Version &v, c10::ScalarType type)
     }
     if (!c10::isFloatingType(type) || v.size != static_cast<int64_t>(c10::elementSize(type)))
         return;
-    v.falls = v.is_made_up = true;
-    v.fill = Fill::loss;
+    v.is_made_up = true;
+    v.fill = Fill::score;
     v.row = 1;
-    v.lineage = std::hash<std::string>()("unseen") + static_cast<uint64_t>(v.size);
+    v.course = UNSEEN;
 }
 
 /* A version is computed whole, without its shape: the rows that it had. */
@@ -244,7 +211,7 @@ static at::Tensor in_rows(const Version &v, const at::Tensor &t)
 static at::Tensor mask(const Version &v, c10::IntArrayRef sizes)
 {
     auto options = at::TensorOptions().dtype(at::kBool);
-    if (v.fill != Fill::half || policy == Policy::zero)
+    if ((v.fill != Fill::half && v.fill != Fill::right) || policy == Policy::zero)
         return at::full(sizes, v.fill == Fill::yes || v.fill == Fill::one, options);
     if (policy == Policy::largest)
         return at::ones(sizes, options);
@@ -296,6 +263,7 @@ at::Tensor plausible(const Version &v, c10::IntArrayRef sizes, c10::ScalarType t
         made = at::full(sizes, static_cast<double>(std::max<int64_t>(v.range, 1)), options);
         break;
     case Fill::half:
+    case Fill::right:
     case Fill::share:
         made = at::full(sizes, static_cast<double>(std::max<int64_t>(v.range, 1)) * (policy == Policy::largest ? 1 : 0.5), options);
         break;
@@ -303,10 +271,8 @@ at::Tensor plausible(const Version &v, c10::IntArrayRef sizes, c10::ScalarType t
     case Fill::no:
         made = at::zeros(sizes, options);
         break;
-    case Fill::loss:
-        made = at::full(sizes, v.scale, options);
-        break;
     case Fill::positive:
+    case Fill::score:
     case Fill::fraction:
     case Fill::log_fraction:
         made = at::empty(sizes, options).uniform_(0.1, 1.0, generator);
@@ -350,77 +316,22 @@ void note_step()
     steps++;
 }
 
-/* What a minus is put before: -likelihood, 1 - similarity. If a loss is made of it, then it rises: to 0, or to what it is taken from. */
-void note_objective(Version &v, double goal)
+at::Tensor score(const Version &v, const at::Tensor &like)
 {
-    if (!v.is_loss || v.is_match || v.is_known || v.is_likely || v.bytes.defined())
-        return;
-    v.falls = v.is_objective = true;
-    v.goal = static_cast<float>(goal);
+    if (policy == Policy::zero)
+        return at::zeros_like(like);
+    Course &course = courses[v.course];
+    bool is_half = v.type == at::kHalf, is_right = v.fill == Fill::right;
+    double by = next_of(course, is_half, !is_right && !(v.course & 1)), most = is_half ? MOST_HALF : INFINITY;
+    return at::full_like(like, is_right ? (1 - by) * static_cast<double>(v.range) : std::min(by * course.level, most));
 }
 
-static Course &course_of(const Version &v)
+/* The program has read one that is known. */
+void note_known(const Version &v, double number)
 {
-    return courses[v.lineage];
-}
-
-/* How far the number is from what it comes closer to, of each element that it is the sum of. */
-static double distance_of(double number, const Version &v)
-{
-    if (v.is_match) {
-        auto all = std::max(static_cast<double>(std::max<int64_t>(v.range, 1)), number);
-        return (all - number) / all;
-    }
-    double distance = std::abs(number - (v.is_objective ? v.goal : 0));
-    return (std::isfinite(distance) ? distance : v.scale) / static_cast<double>(v.summed);
-}
-
-static double at_distance(double distance, double number, const Version &v)
-{
-    if (v.is_match) {
-        auto all = std::max(static_cast<double>(std::max<int64_t>(v.range, 1)), number);
-        return all - all * std::min(distance, 1.0);
-    }
-    distance *= static_cast<double>(v.summed);
-    return v.is_objective ? v.goal - distance : distance;
-}
-
-/* Each unknown loss or distance that the program looks at is smaller than the last one of its lineage, until it turns. Right answers become more. */
-void let_fall(at::Tensor &number, const Version &v)
-{
-    bool is_float = number.is_floating_point(), is_half = number.scalar_type() == at::kHalf;
-    if (policy == Policy::zero) {
-        number = is_float ? number.nan_to_num(0, 0, 0) : number;
-        return;
-    }
-    Course &course = course_of(v);
-    if (!is_float && (!v.matches || course.rounds++ < ROUNDS || chosen_by.count(v.matches)))
-        return;
-    auto own = number.item<double>();
-    if (course.level <= 0)
-        course.level = distance_of(own, v);
-    if (course.level <= 0 && v.is_objective) /* nothing begins at its goal */
-        course.level = 1;
-    bool turns = !v.is_match && !v.is_objective && !v.is_distance;
-    double made = at_distance(course.level * next_of(course, is_half, turns), own, v);
-    if (is_half)
-        made = std::clamp(made, -HALF_MOST, HALF_MOST);
-    number = at::full_like(number, is_float ? made : std::round(made));
-}
-
-/* One that is known, before others of its lineage are not: these go on below it. */
-void note_known(const at::Tensor &number, const Version &v)
-{
-    if (policy == Policy::zero || !number.is_floating_point() || v.is_match)
-        return;
-    Course &course = course_of(v);
-    course.level = distance_of(number.item<double>(), v) * (1 - STEP) / course.by;
-}
-
-void note_choice(const Version &mask)
-{
-    if (mask.is_match)
-        chosen_by.insert(mask.matches);
+    Course &course = courses[v.course];
+    if (!course.falls && number && std::isfinite(number))
+        course.level = std::abs(number) * (1 - STEP);
 }
 
 } // namespace cenote_values

@@ -202,17 +202,24 @@ static bool can_be_no_number(c10::ScalarType type)
     return c10::isFloatingType(type) && c10::elementSize(type) > 1;
 }
 
-static void keep(const Result &r, const at::Tensor &got, const Sure &sure)
+/* V17: what arithmetic makes of one is as large. */
+static at::Tensor score_of(const Call &call, const Version &v, const at::Tensor &like)
+{
+    for (const auto &o : call.operands)
+        if (o.version && is_score(*o.version) && o.version->bytes.defined())
+            return view_of(o.version->bytes, o).to(like.scalar_type()).view(like.sizes());
+    return score(v, like);
+}
+
+static void keep(const Call &call, const Result &r, const at::Tensor &got, const Sure &sure)
 {
     VersionP v = r.version.lock();
     if (!v || v->bytes.defined())
         return;
     TORCH_CHECK(got.sizes() == c10::IntArrayRef(r.sizes), "another size on the CPU");
     at::Tensor value = sure.is_likely || !can_be_no_number(got.scalar_type()) ? got : got.nan_to_num(0, INFINITY, -INFINITY);
-    if (v->falls && sure.is_likely)
-        note_known(value, *v);
-    else if (v->falls)
-        let_fall(value, *v);
+    if (v->course && !sure.is_likely)
+        value = score_of(call, *v, value);
     auto bytes = at::zeros({v->size}, at::kByte);
     at::empty({0}, at::TensorOptions().dtype(r.type)).set_(bytes.storage(), r.offset, r.sizes, r.strides).copy_(value);
     v->bytes = bytes;
@@ -253,7 +260,7 @@ static void make(Call &call)
         Sure sure;
         Stack out = compute(call, buffers, sure);
         for (const auto &r : call.results)
-            keep(r, tensor_in(out.at(static_cast<size_t>(r.place)), r.element), sure);
+            keep(call, r, tensor_in(out.at(static_cast<size_t>(r.place)), r.element), sure);
         for (const auto &[operand, after] : call.written)
             if (VersionP v = after.lock()) {
                 const Version &before = *call.operands[operand].version;
@@ -346,8 +353,8 @@ void evaluate(Version &v)
         lose(v);
     auto width = static_cast<int64_t>(c10::elementSize(v.type));
     auto made_up = plausible(v, {(v.size + width - 1) / width}, v.type, 0).contiguous();
-    if (v.falls)
-        let_fall(made_up, v);
+    if (v.course)
+        made_up = score(v, made_up);
     v.bytes = at::empty({0}, at::kByte).set_(made_up.storage(), 0, {v.size}, {1});
 }
 
