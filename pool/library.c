@@ -203,6 +203,29 @@ static void let_calls_end(void)
     }
 }
 
+/* Streams of that pool may have ended. LOCKING: `careful_lock`; not inside. */
+static int cover_what_ended(cenote_pool *pool)
+{
+    struct device *d = pool->config.device;
+    if (!device_context(d)) /* it has done nothing */
+        return CENOTE_OK;
+    CUresult result = device_enter(d, pool->config.generation);
+    lock_take(&pool->turn);
+    bool works = pool->life.open && !pool->life.lost && !device_is_lost(d, pool->config.generation, result), entered = !result;
+    if (works && entered)
+        result = events_become_careful(pool);
+    works = works && !device_is_lost(d, pool->config.generation, result);
+    turn_end(pool);
+    if (!result || !works)
+        return CENOTE_OK;
+    if (!entered)
+        return error_set(CENOTE_DRIVER, result, "entering the context of device %d", d->ordinal);
+    if (result == CUDA_ERROR_NOT_READY)
+        return error_set(CENOTE_BUSY, 0, "a capture is open on device %d, or on one that works with its memory, and streams of another pool may have "
+                         "ended: the first pool with announced:0 opens before the capture or after it", d->ordinal);
+    return error_set(CENOTE_DRIVER, result, "no event on device %d for streams of another pool that may have ended: try again", d->ordinal);
+}
+
 /*
  * A pool without the promise to announce captures is about to open. What the other pools have to do before is done when any such pool is open.
  * An error: it cannot be done now. LOCKING: none; not inside.
@@ -216,7 +239,7 @@ static int become_careful(void)
     if (begins)
         let_calls_end();
     for (cenote_pool *pool = NULL; begins && (pool = pool_next_on_device(NULL, pool));)
-        error = error ? error : events_become_careful(pool);
+        error = error ? error : cover_what_ended(pool);
     if (error)
         touch_be_careful(false);
     lock_give(&careful_lock);

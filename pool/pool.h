@@ -21,6 +21,7 @@
 #include "pool/life/callback.h"
 #include "pool/arenas/groups.h"
 #include "pool/provider/guard.h"
+#include "pool/clock/keys.h"
 #include "pool/clock/lanes.h"
 #include "pool/life/life.h"
 #include "pool/arenas/pending.h"
@@ -28,7 +29,7 @@
 #include "pool/mapping/remap.h"
 #include "pool/clock/spare_events.h"
 #include "pool/arenas/store.h"
-#include "pool/clock/streams.h"
+#include "pool/arenas/streams.h"
 #include "share/exports.h"
 #include "stats/account/account.h"
 #include "stats/account/label.h"
@@ -55,6 +56,7 @@ struct cenote_pool {
     struct account   account;
     struct steps     steps;
     struct streams   streams;
+    struct immortals immortals;
 
     struct limits    limits;
     struct remap     remap;
@@ -117,6 +119,12 @@ static inline void uses_are_done(const cenote_pool *pool, struct lane *lane, uin
 static inline bool pool_is_over(const cenote_pool *pool)
 {
     return !device_is(pool->config.device, pool->config.generation);
+}
+
+static inline bool pool_is_capturing(const cenote_pool *pool)
+{
+    const struct device *d = pool->config.device;
+    return device_is_captured(d) && (!pool->life.ending || device_bars_end(d)); /* of a pool that ends nothing waits for captures elsewhere */
 }
 
 static inline bool lanes_have_captured(const cenote_pool *pool)

@@ -138,7 +138,7 @@ static bool is_complete(const cenote_pool *pool, const struct arena *a)
 /* If the driver has no ids for streams, another stream may have the key by now. */
 static bool has_its_order(const struct arena *a, uint64_t key)
 {
-    return a->stream == key && key >> STREAM_KIND_SHIFT != STREAM_KIND_HANDLE && !a->was_private;
+    return a->stream == key && (key & KEY_KIND) != KEY_HANDLE && !a->was_private;
 }
 
 static struct arena *find_over(const cenote_pool *pool, uint64_t key, unsigned kind, bool with_regions)

@@ -222,7 +222,7 @@ static bool ask(cenote_pool *pool, struct lane *lane, struct use *u)
 static uint32_t make_covering(cenote_pool *pool, const struct lane *lane, uint32_t use)
 {
     uint32_t last = use_to_cover(pool, lane, use);
-    if (touch_captures_are_announced() || lane->ended || !stream_is_alive(pool, lane->stream, lane->key))
+    if (touch_captures_are_announced() || lane->ended || !key_is_alive(&pool->immortals, lane->stream, lane->key))
         return 0;
     lock_give(&pool->lock);
     CUevent event = record(pool, lane);

@@ -15,6 +15,7 @@
 #include "pool/arenas/locate.h"
 #include "pool/arenas/place.h"
 #include "pool/calls/retire.h"
+#include "pool/calls/streams.h"
 #include "pool/clock/peer_uses.h"
 #include "pool/life/pool.h"
 #include "pool/shortage/shortage.h"
@@ -88,7 +89,7 @@ static struct arena *lock_arena(cenote_pool *pool, uint32_t group, struct reques
 /* A call names the stream, which is captured, or of which the pool may know something by its handle, from a capture. LOCKING: none, not inside. */
 static inline void meet_stream(cenote_pool *pool, uint64_t key, CUstream stream)
 {
-    if (__builtin_expect(stream_key_is_captured(key), 0))
+    if (__builtin_expect(key_is_captured(key), 0))
         retire_meet_captured(pool, key, stream);
     else if (lanes_have_captured(pool))
         retire_another(pool, key, stream);
@@ -287,6 +288,15 @@ static int find_stream(cenote_pool *pool, int device, CUstream stream, uint64_t 
     return device >= 0 ? stream_check_named(pool, stream, *key, *other) : stream_device(pool, stream, *key, other);
 }
 
+/* Blocks wait for a stream of another device, which is named: the lane is held, and this thread a user of the pool. LOCKING: none; not inside. */
+static void name_there(cenote_pool *pool, uint32_t lane, CUstream stream)
+{
+    peer_uses_name(pool, lane, stream);
+    lock_take(&pool->lock);
+    pool->life.users--;
+    lock_give(&pool->lock);
+}
+
 /* `device`: the device of the stream; -1: the program did not say. *key: of the stream, unless there is an error. */
 static int use_block(void *block, int device, CUstream stream, uint64_t *key)
 {
@@ -320,7 +330,7 @@ static int use_block(void *block, int device, CUstream stream, uint64_t *key)
         lock_give(&still->lock);
     for (int i = 0; i < 2; i++)
         if (owed_there[i])
-            peer_uses_name(pool, lanes[i], stream);
+            name_there(pool, lanes[i], stream);
     if (owed) {
         struct lanes_call outer = lanes_call_names(*key, stream);
         pending_poll_some(pool);

@@ -22,6 +22,7 @@
 #include "pool/arenas/idle.h"
 #include "pool/arenas/locate.h"
 #include "pool/arenas/look.h"
+#include "pool/calls/streams.h"
 #include "pool/clock/events.h"
 #include "pool/life/pool.h"
 #include "pool/life/turn.h"
@@ -229,6 +230,15 @@ static int look_once_more(cenote_pool *pool)
     return result ? pool_driver_error(pool, result, "looking at the device") : CENOTE_OK;
 }
 
+/* The replays of this thread, on its own default stream. LOCKING: none; not inside. */
+static void cover_replays(cenote_pool *pool)
+{
+    if (!events_await_replays(pool) || turn_begin(pool))
+        return;
+    events_cover_replays(pool);
+    turn_end(pool);
+}
+
 /* LOCKING: the turn. */
 static int destroy_group(cenote_pool *pool, cenote_group *group)
 {
@@ -254,7 +264,7 @@ int cenote_group_destroy(cenote_group *group)
     error = destroy_group(pool, group);
     lock_give(&pool->turn);
     if (!error)
-        events_cover_replays(pool);
+        cover_replays(pool);
     return error;
 }
 
@@ -336,7 +346,7 @@ static bool end_capture(cenote_pool *pool, cenote_group *group, CUstream stream)
     bool known = stream_key(pool, stream, &key) == CENOTE_OK && device_lives(pool->config.device, pool->config.generation);
     lock_take(&pool->lock);
     struct capture *open = known ? find_capture(pool, key) : NULL, *same = find_capture_of_handle(pool, stream);
-    if (!open && same && (!known || stream_key_is_captured(same->stream)))
+    if (!open && same && (!known || key_is_captured(same->stream)))
         open = same;
     bool matches = open && open->group == (group ? group->number : 0);
     if (matches) {
@@ -347,7 +357,7 @@ static bool end_capture(cenote_pool *pool, cenote_group *group, CUstream stream)
     }
     lock_give(&pool->lock);
     if (matches)
-        events_cover_replays(pool);
+        cover_replays(pool);
     return matches;
 }
 

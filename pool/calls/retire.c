@@ -9,6 +9,7 @@
 
 #include "pool/arenas/arenas.h"
 #include "pool/arenas/idle.h"
+#include "pool/calls/streams.h"
 #include "pool/clock/lane_ends.h"
 #include "pool/life/pool.h"
 
@@ -47,13 +48,21 @@ static void end_arenas(cenote_pool *pool, uint32_t lane)
     }
 }
 
+static int refuse_captured(CUstream stream)
+{
+    return error_set(CENOTE_BUSY, 0, "stream %p is being captured: end the capture before the stream", (void *)stream);
+}
+
 /* The lane is held. LOCKING: none, not inside. */
 static int end_held(cenote_pool *pool, uint32_t lane, CUstream stream)
 {
-    int error = lane_ends_record(pool, lane, stream);
-    if (!error)
-        end_arenas(pool, lane);
-    return error;
+    CUresult result = lane_ends_record(pool, lane, stream);
+    if (result == CUDA_ERROR_NOT_READY)
+        return refuse_captured(stream);
+    if (result)
+        return pool_driver_error_of_any(pool, result, "recording the end of a stream (call cenote_stream_retire again before the stream ends)");
+    end_arenas(pool, lane);
+    return CENOTE_OK;
 }
 
 /* 0: there is nothing to drop. LOCKING: none. */
@@ -105,7 +114,7 @@ static void forget_the_order(cenote_pool *pool, struct lane *lane, uint64_t capt
 void retire_meet_captured(cenote_pool *pool, uint64_t key, CUstream stream)
 {
     uint64_t capture = 0;
-    bool known = touch_captures_are_announced() || stream_is_alive(pool, stream, key); /* as one that was declared immortal in a capture */
+    bool known = touch_captures_are_announced() || key_is_alive(&pool->immortals, stream, key); /* as one that was declared immortal in a capture */
     if (!known) {
         capture = device_capture_of(pool->config.device, stream);
         if (pool_take_lock(pool)) /* the call will be told so */
@@ -125,7 +134,7 @@ void retire_meet_captured(cenote_pool *pool, uint64_t key, CUstream stream)
 void retire_another(cenote_pool *pool, uint64_t key, CUstream stream)
 {
     uint32_t lane = 0;
-    if (!stream_key_is_id(key) || hold_lane(pool, stream_key_while_captured(stream), &lane) || !lane)
+    if (!key_is_id(key) || hold_lane(pool, key_while_captured(stream), &lane) || !lane)
         return;
     lock_take(&pool->lock);
     struct lane *captured = lane_of(pool, lane);
@@ -138,12 +147,21 @@ void retire_another(cenote_pool *pool, uint64_t key, CUstream stream)
     lock_give(&pool->lock);
 }
 
+/*
+ * Was the stream with that id the one that had the handle when it was captured? Where captures are announced nothing depends on it, for a fence
+ * covers both. LOCKING: none.
+ */
+static bool is_of(const cenote_pool *pool, uint32_t lane, uint64_t key)
+{
+    return touch_captures_are_announced() || key <= lane_of(pool, lane)->newest;
+}
+
 /* What the stream left in captures. LOCKING: as end_key. */
 static int end_captured(cenote_pool *pool, uint64_t key, CUstream stream)
 {
     uint32_t lane;
-    int error = hold_lane(pool, stream_key_while_captured(stream), &lane);
-    if (lane && lane_ends_is_of(pool, lane, key))
+    int error = hold_lane(pool, key_while_captured(stream), &lane);
+    if (lane && is_of(pool, lane, key))
         error = end_held(pool, lane, stream);
     drop_lane(pool, lane);
     return error;
@@ -157,10 +175,10 @@ int cenote_stream_retire(cenote_pool *pool, cenote_stream stream)
     if (error || (error = stream_key(pool, stream, &key)))
         return error;
     if (stream_is_immortal(pool, stream, key))
-        return error_set(CENOTE_INVALID, 0, key == STREAM_KEY_LEGACY ? "stream %p is the default stream of the device, which does not end" :
+        return error_set(CENOTE_INVALID, 0, key == KEY_LEGACY ? "stream %p is the default stream of the device, which does not end" :
                          "stream %p was declared immortal", (void *)stream);
-    if (stream_key_is_captured(key))
-        return lane_ends_refuse_captured(stream);
+    if (key_is_captured(key))
+        return refuse_captured(stream);
     error = end_key(pool, key, stream);
     return error ? error : end_captured(pool, key, stream);
 }

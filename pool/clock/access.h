@@ -6,7 +6,7 @@
 #define CENOTE_POOL_CLOCK_ACCESS_H
 
 #include "driver/device.h"
-#include "pool/core/fence.h"
+#include "pool/clock/fence.h"
 
 /* How far a granted device has got, see peer_fences.c. */
 struct peer_fence {

@@ -14,7 +14,6 @@
 #include "pool/clock/lane_events.h"
 #include "pool/clock/peer_fences.h"
 #include "pool/clock/peer_uses.h"
-#include "pool/life/turn.h"
 
 /* CUDA_ERROR_OUT_OF_MEMORY: there is no event to be had, or no room for one. LOCKING: the turn. */
 static CUresult record_whole(cenote_pool *pool)
@@ -216,27 +215,23 @@ CUresult events_poll(cenote_pool *pool, tick needed)
 }
 
 /* Does memory of private groups wait for a thread's own default stream? LOCKING: none. */
-static bool replays_are_awaited(cenote_pool *pool)
+bool events_await_replays(cenote_pool *pool)
 {
     lock_take(&pool->lock);
     bool awaited = pool->store.pages.fences.replaying != 0;
     lock_give(&pool->lock);
-    return awaited;
+    return awaited && !touch_captures_are_announced();
 }
 
 /*
  * This thread may have replayed graphs on its own default stream, which no other thread can name. The stream has an event from now on, also while an
  * announced capture is open, because that event harms no capture (driver/touch.c). So no later call of the thread is needed. The one exception is a
- * capture of that very stream: its end is such a call. LOCKING: none; not inside.
+ * capture of that very stream: its end is such a call. LOCKING: the turn.
  */
 void events_cover_replays(cenote_pool *pool)
 {
-    if (touch_captures_are_announced() || !replays_are_awaited(pool) || turn_begin(pool))
-        return;
-    CUresult result = lane_events_record(pool);
-    if (!result)
+    if (!lane_events_record(pool))
         events_poll(pool, UINT64_MAX);
-    turn_end(pool);
 }
 
 /* The device is done with everything freed up to `covers`: fences that cover no more than that are retired. LOCKING: the turn, too. */
@@ -274,41 +269,17 @@ static CUresult record_last(cenote_pool *pool)
     return result;
 }
 
-/* LOCKING: the turn. */
-static int cover_what_ended(cenote_pool *pool)
-{
-    struct device *d = pool->config.device;
-    CUresult result = pool_is_capturing(pool) ? CUDA_ERROR_NOT_READY : d->driver->cuCtxRecordEvent ? record_last(pool) : CUDA_SUCCESS;
-    if (!result)
-        result = peer_uses_become_careful(pool);
-    if (!result || device_is_lost(d, pool->config.generation, result))
-        return CENOTE_OK;
-    if (result == CUDA_ERROR_NOT_READY)
-        return error_set(CENOTE_BUSY, 0, "a capture is open on device %d, or on one that works with its memory, and streams of another pool may have "
-                         "ended: the first pool with announced:0 opens before the capture or after it", d->ordinal);
-    return error_set(CENOTE_DRIVER, result, "no event on device %d for streams of another pool that may have ended: try again", d->ordinal);
-}
-
 /*
  * The first pool without the promise to announce captures is about to open, and from now on events are recorded on streams. Streams that have ended
  * are covered by a last fence over the context, which is as harmless now as at any time before. An error: that cannot be had now, and the pool must
- * not open, for later it could end captures. LOCKING: `careful_lock`; not inside.
+ * not open, for later it could end captures. CUDA_ERROR_NOT_READY: a capture is open. LOCKING: `careful_lock`, and the turn.
  */
-int events_become_careful(cenote_pool *pool)
+CUresult events_become_careful(cenote_pool *pool)
 {
-    int error = CENOTE_OK;
-    struct device *d = pool->config.device;
-    if (!device_context(d)) /* it has done nothing */
-        return CENOTE_OK;
-    CUresult result = device_enter(d, pool->config.generation);
-    lock_take(&pool->turn);
-    bool works = pool->life.open && !pool->life.lost && !device_is_lost(d, pool->config.generation, result);
-    if (works && !result)
-        error = cover_what_ended(pool);
-    else if (works)
-        error = error_set(CENOTE_DRIVER, result, "entering the context of device %d", d->ordinal);
-    turn_end(pool);
-    return error;
+    CUresult result = pool_is_capturing(pool) ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+    if (!result && pool->config.device->driver->cuCtxRecordEvent)
+        result = record_last(pool);
+    return result ? result : peer_uses_become_careful(pool);
 }
 
 /* The pool is closed for calls: what is due is not waited for, and all events go back to the driver. LOCKING: the turn. */

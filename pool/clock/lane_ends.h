@@ -4,8 +4,6 @@
 
 #include "pool/pool.h"
 
-int lane_ends_record(cenote_pool *pool, uint32_t lane, CUstream stream);
-int lane_ends_refuse_captured(CUstream stream);
-bool lane_ends_is_of(const cenote_pool *pool, uint32_t lane, uint64_t key);
+CUresult lane_ends_record(cenote_pool *pool, uint32_t lane, CUstream stream);
 
 #endif

@@ -106,12 +106,12 @@ CUresult lane_events_record(cenote_pool *pool)
     CUstream stream;
     uint64_t key;
     lock_take(&pool->lock);
-    uint32_t lane = lane_find(pool, stream_key_of_thread(), NULL);
+    uint32_t lane = lane_find(pool, key_of_thread(), NULL);
     if (wants_event(pool, lane, CU_STREAM_PER_THREAD))
         result = record(pool, lane, CU_STREAM_PER_THREAD);
     if (!result && lanes_named(&key, &stream) && wants_event(pool, lane = lane_find(pool, key, NULL), stream))
         result = record(pool, lane, stream);
-    lane = !result && lanes_named(&key, &stream) ? lane_find(pool, stream_key_while_captured(stream), NULL) : 0;
+    lane = !result && lanes_named(&key, &stream) ? lane_find(pool, key_while_captured(stream), NULL) : 0;
     if (lane_is_owed(pool, lane) && lane_may_be_touched(pool, lane_of(pool, lane))) /* no mark is of this lane */
         result = record(pool, lane, stream);
     for (lane = 1; !result && !pool->config.device->driver->cuStreamGetId && lane < pool->lanes.table.used; lane++)

@@ -2,7 +2,7 @@
  * lanes.c: the streams that a pool knows, and which of them may be touched.
  *
  * Each stream that has memory of the pool, or uses some, is a lane. A lane knows how far its stream has got: each event on the stream moves its
- * `progress`, at which its arenas point (core/fence.h). A block that another stream used waits until that one's lane is done with it (pending.c).
+ * `progress`, at which its arenas point (fence.h). A block that another stream used waits until that one's lane is done with it (pending.c).
  *
  * If the program announces its captures, a fence is one event over the whole context, and lanes only list. While a pool with the option
  * announced:0 is open (driver/touch.c), a fence is an event on each stream that lives as long as the program, and on the default stream. All other
@@ -97,7 +97,7 @@ void lanes_expect_captured(uint64_t newest_stream, uint64_t of_capture)
  */
 uint32_t lane_when_captured(const cenote_pool *pool, uint64_t key, CUstream stream, const struct device *other)
 {
-    uint32_t number = stream_key_is_id(key) ? lane_find(pool, stream_key_while_captured(stream), other) : 0;
+    uint32_t number = key_is_id(key) ? lane_find(pool, key_while_captured(stream), other) : 0;
     return number && key <= lane_of(pool, number)->newest ? number : 0;
 }
 
@@ -113,7 +113,7 @@ uint32_t lane_for(cenote_pool *pool, CUstream stream, uint64_t key, struct devic
     *lane_of(pool, number) = (struct lane){.key = key, .probe = probe, .stream = stream, .other = other,
                                            .generation = other ? atomic_load(&other->generation) : 0,
                                            .born = pool->store.pages.fences.now};
-    if (stream_key_is_captured(key)) {
+    if (key_is_captured(key)) {
         lane_of(pool, number)->newest = newest;
         lane_of(pool, number)->capture = capture;
         atomic_fetch_add(&pool->lanes.captured, 1);
@@ -130,7 +130,7 @@ void lane_hold(cenote_pool *pool, uint32_t lane)
 static void remove_key(cenote_pool *pool, const struct lane *lane)
 {
     index_remove(&pool->lanes.by_key, lane_hash(lane->key, lane->probe));
-    if (stream_key_is_captured(lane->key))
+    if (key_is_captured(lane->key))
         atomic_fetch_sub(&pool->lanes.captured, 1);
 }
 
@@ -171,7 +171,7 @@ void lanes_note_replays(cenote_pool *pool)
 {
     if (touch_captures_are_announced())
         return;
-    uint32_t number = lane_for(pool, CU_STREAM_PER_THREAD, stream_key_of_thread(), NULL); /* without asking */
+    uint32_t number = lane_for(pool, CU_STREAM_PER_THREAD, key_of_thread(), NULL); /* without asking */
     struct lane *lane = number ? lane_of(pool, number) : NULL;
     if (!lane)
         return;
@@ -221,16 +221,16 @@ void lane_leave(cenote_pool *pool, struct horizon *h)
 static bool is_named(const struct lane *lane)
 {
     return call.names && (call.key == lane->key ||
-                          (call.stream == lane->stream && stream_key_is_id(call.key) && call.key <= lane->newest));
+                          (call.stream == lane->stream && key_is_id(call.key) && call.key <= lane->newest));
 }
 
 /* May the driver be given its handle? Where captures are announced, only of a stream that cannot have ended. LOCKING: none. */
 bool lane_may_be_touched(cenote_pool *pool, const struct lane *lane)
 {
-    if (lane->ended || stream_is_unnamed(lane->key))
+    if (lane->ended || key_is_unnamed(lane->key))
         return false;
-    return stream_is_alive(pool, lane->stream, lane->key) ||
-           (!touch_captures_are_announced() && (is_named(lane) || stream_key_is_handle(lane->key)));
+    return key_is_alive(&pool->immortals, lane->stream, lane->key) ||
+           (!touch_captures_are_announced() && (is_named(lane) || key_is_handle(lane->key)));
 }
 
 /* Records the event behind what the stream was given so far, which may be touched. LOCKING: none; inside, or visiting the other device. */
@@ -276,7 +276,7 @@ void lanes_mark(cenote_pool *pool)
     struct device *d = pool->config.device;
     CUstream stream;
     CHECK(!pool->lanes.count);
-    mark_stream(pool, NULL, lane_find(pool, STREAM_KEY_LEGACY, NULL));
+    mark_stream(pool, NULL, lane_find(pool, KEY_LEGACY, NULL));
     for (uint32_t i = 0; i < TOUCH_STREAMS_MAX && (stream = atomic_load(&d->touch.stream[i].handle)); i++)
         mark_stream(pool, stream, lane_find(pool, atomic_load(&d->touch.stream[i].key), NULL));
 }

@@ -15,7 +15,7 @@
 
 #include "base/index.h"
 #include "driver/device.h"
-#include "pool/core/fence.h"
+#include "pool/clock/fence.h"
 
 #define LANES_MAX (1u << 24)
 #define MARKS_MAX (TOUCH_STREAMS_MAX + 1)

@@ -7,7 +7,7 @@
 
 #include "pool/pool.h"
 
-tick order_reach(const cenote_pool *pool, const struct arena *a);
-CUresult order_behind(cenote_pool *pool, struct arena *a, tick freed);
+tick order_reach(const cenote_pool *pool);
+CUresult order_behind(cenote_pool *pool, uint64_t of, tick *freed);
 
 #endif

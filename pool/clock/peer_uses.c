@@ -231,8 +231,8 @@ bool peer_uses_are_owed(const cenote_pool *pool, uint32_t lane)
 }
 
 /*
- * A call names the stream: all that waits for it has an event from now on. The caller has held the lane and is a user of the pool, for the block
- * may be freed meanwhile; both end here. LOCKING: none; not inside.
+ * A call names the stream: all that waits for it has an event from now on. The caller has held the lane, which this drops, and is a user of the
+ * pool, for the block may be freed meanwhile. LOCKING: none; not inside.
  */
 void peer_uses_name(cenote_pool *pool, uint32_t number, CUstream stream)
 {
@@ -251,7 +251,6 @@ void peer_uses_name(cenote_pool *pool, uint32_t number, CUstream stream)
     }
     device_leave(pool->config.device);
     lock_take(&pool->lock);
-    pool->life.users--;
     lane_drop(pool, number);
     lock_give(&pool->lock);
 }

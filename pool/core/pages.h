@@ -5,7 +5,7 @@
 #define CENOTE_POOL_CORE_PAGES_H
 
 #include "base/memory.h"
-#include "pool/core/fence.h"
+#include "pool/clock/fence.h"
 #include "pool/core/region.h"
 
 #define PAGES_MAX   (1u << 24)     /* 32 TiB of 2 MiB pages */

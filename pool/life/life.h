@@ -17,7 +17,7 @@
 #include "base/error.h"
 #include "base/lock.h"
 #include "driver/device.h"
-#include "pool/core/fence.h"
+#include "pool/clock/fence.h"
 
 #define EXIT_PATIENCE 1000      /* in ms, chosen: so long the end of the process waits for a thread of ours. What that does takes a few */
 

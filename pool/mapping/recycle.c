@@ -18,7 +18,6 @@
 
 #include "base/check.h"
 #include "pool/arenas/look.h"
-#include "pool/life/turn.h"
 #include "pool/mapping/trim.h"
 
 #define SLOTS_A_UNIT 4u     /* of work, see look.c */

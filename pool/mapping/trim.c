@@ -19,7 +19,6 @@
 #include "pool/arenas/last_freed.h"
 #include "pool/arenas/look.h"
 #include "pool/clock/events.h"
-#include "pool/life/turn.h"
 #include "pool/life/watch.h"
 #include "pool/provider/async.h"
 #include "pool/provider/provider.h"

@@ -92,6 +92,8 @@ static const char *check_rows(struct look *look)
 static const char *broken_identity(const cenote_pool *pool)
 {
     const cenote_stats *s = &pool->account.stats;
+    if (!fences_are_valid(&pool->store.pages.fences))
+        return "15: fences are in order";
     if (s->reserved.current != pool->store.pages.reserved)
         return "17: reserved counts what the pages say";
     if (s->requested.current > s->allocated.current || s->allocated.current > s->active.current)

@@ -64,7 +64,7 @@ static enum plan plan_twice(struct place *place, uint64_t most)
     enum plan first = plan(&climb, &asks, place, most, false);
     if (first != PLAN_ORDER)
         return first;
-    asks.orderable = order_reach(&pool, &arena);
+    asks.orderable = reach(&climb);
     return find(&climb, &asks, place) == FIT_NOW ? PLAN_ORDER : plan(&climb, &asks, place, most, true);
 }
 

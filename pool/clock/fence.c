@@ -26,9 +26,7 @@
  *
  * LOCKING: every function here expects the pool's lock.
  */
-#include "pool/core/fence.h"
-
-#include "base/check.h"
+#include "pool/clock/fence.h"
 
 /* A free happens now. What it frees is stamped with the result. */
 tick fences_stamp(struct fences *f)
@@ -40,12 +38,6 @@ tick fences_stamp(struct fences *f)
 tick fences_stamp_nothing(struct fences *f)
 {
     return ++f->now;
-}
-
-bool fence_is_done(const struct fences *f, tick freed)
-{
-    CHECK(freed <= f->now); /* invariant 14: nothing was freed in the future */
-    return freed <= f->done;
 }
 
 /* False when one is being recorded, too many are due, or nothing was freed since the last one. */
