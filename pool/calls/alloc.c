@@ -16,7 +16,6 @@
 #include "pool/arenas/place.h"
 #include "pool/calls/retire.h"
 #include "pool/calls/streams.h"
-#include "pool/clock/peer_uses.h"
 #include "pool/life/pool.h"
 #include "pool/shortage/shortage.h"
 #include "stats/account/count.h"
@@ -91,7 +90,7 @@ static inline void meet_stream(cenote_pool *pool, uint64_t key, CUstream stream)
 {
     if (__builtin_expect(key_is_captured(key), 0))
         retire_meet_captured(pool, key, stream);
-    else if (lanes_have_captured(pool))
+    else if (lanes_have_captured(&pool->clock))
         retire_another(pool, key, stream);
 }
 
@@ -114,8 +113,8 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
     }
     q->mark |= pool->steps.bits; /* only now: a step may have ended while the driver was asked */
     bool polls = (pool->pending.count && ++pool->pending.allocs_since_poll >= POLL_EVERY) ||
-                 lane_waits_for_call(pool, a->horizon.lane) ||
-                 (lanes_have_captured(pool) && lane_waits_for_call(pool, lane_when_captured(pool, key, stream, NULL)));
+                 lane_waits_for_call(&pool->clock, a->horizon.lane) ||
+                 (lanes_have_captured(&pool->clock) && lane_waits_for_call(&pool->clock, lane_when_captured(&pool->clock, key, stream, NULL)));
     struct requester who = place_requester(pool, a);
     a->captured |= a->is_private && !who.may_unmap;
     place_shape(pool, a, q);
@@ -215,7 +214,7 @@ uint32_t alloc_end_block(cenote_pool *pool, const struct block_ref *w)
 {
     count_free(pool, w);
     record_given(pool, w);
-    tick freed = fences_stamp(&pool->store.pages.fences);
+    tick freed = fences_stamp(&pool->clock.fences);
     w->arena->horizon.stream->freed = freed;
     if (pool->exports.by_block.count)
         share_end(pool, w->start);
@@ -271,7 +270,7 @@ static bool is_known(cenote_pool *pool, uint64_t key, struct device *other)
 {
     if (pool_take_lock(pool))
         return false;
-    bool known = lane_find(pool, key, other) != 0;
+    bool known = lane_find(&pool->clock, key, other) != 0;
     lock_give(&pool->lock);
     return known;
 }
@@ -291,7 +290,7 @@ static int find_stream(cenote_pool *pool, int device, CUstream stream, uint64_t 
 /* Blocks wait for a stream of another device, which is named: the lane is held, and this thread a user of the pool. LOCKING: none; not inside. */
 static void name_there(cenote_pool *pool, uint32_t lane, CUstream stream)
 {
-    peer_uses_name(pool, lane, stream);
+    peer_uses_name(&pool->clock, lane, stream);
     lock_take(&pool->lock);
     pool->life.users--;
     lock_give(&pool->lock);
@@ -317,13 +316,13 @@ static int use_block(void *block, int device, CUstream stream, uint64_t *key)
     cenote_pool *still = locate_lock(block, &w);
     enum lookup found = still == pool ? locate_at(pool, (uint64_t)(uintptr_t)block, &w) : FOUND_NOTHING;
     bool noted = found == FOUND_LIVE && pending_note_use(pool, &w, stream, *key, other);
-    uint32_t lanes[2] = {noted ? lane_find(pool, *key, other) : 0, noted ? lane_when_captured(pool, *key, stream, other) : 0};
-    bool owed = !other && (lane_waits_for_call(pool, lanes[0]) || lane_waits_for_call(pool, lanes[1])), owed_there[2];
+    uint32_t lanes[2] = {noted ? lane_find(&pool->clock, *key, other) : 0, noted ? lane_when_captured(&pool->clock, *key, stream, other) : 0};
+    bool owed = !other && (lane_waits_for_call(&pool->clock, lanes[0]) || lane_waits_for_call(&pool->clock, lanes[1])), owed_there[2];
     if (noted)
         record_used(pool, &w, *key);
     for (int i = 0; i < 2; i++)
-        if ((owed_there[i] = other && peer_uses_are_owed(pool, lanes[i]))) { /* another thread may free the block */
-            lane_hold(pool, lanes[i]);
+        if ((owed_there[i] = other && peer_uses_are_owed(&pool->clock, lanes[i]))) { /* another thread may free the block */
+            lane_hold(&pool->clock, lanes[i]);
             pool->life.users++;
         }
     if (still)

@@ -23,7 +23,6 @@
 #include "pool/arenas/locate.h"
 #include "pool/arenas/look.h"
 #include "pool/calls/streams.h"
-#include "pool/clock/events.h"
 #include "pool/life/pool.h"
 #include "pool/life/turn.h"
 #include "pool/mapping/peer_access.h"
@@ -174,7 +173,7 @@ static void release_arena(cenote_pool *pool, struct arena *a, tick now)
     }
     a->last_return_tick = now;
     a->is_private = false;
-    lane_release(pool, &a->horizon, now);
+    lane_release(&pool->clock, &a->horizon, now);
     heap_fix(&a->heap, false);
 }
 
@@ -194,9 +193,9 @@ static void end_group(struct look *look, cenote_group *group)
 {
     cenote_pool *pool = look->pool;
     bool is_private = group->flags & CENOTE_GROUP_PRIVATE;
-    tick now = is_private ? fences_stamp(&pool->store.pages.fences) : 0;
+    tick now = is_private ? fences_stamp(&pool->clock.fences) : 0;
     if (is_private)
-        lanes_note_replays(pool);
+        lanes_note_replays(&pool->clock);
     group->destroyed = true;
     group->arenas++;
     for (uint32_t next = group->first_arena; next;) {
@@ -209,7 +208,7 @@ static void end_group(struct look *look, cenote_group *group)
             idle_end(pool, a);
         if (look_goes_on(look, WORK_OF_END))
             continue;
-        now = is_private ? fences_stamp(&pool->store.pages.fences) : 0; /* blocks of arenas to come may have been freed */
+        now = is_private ? fences_stamp(&pool->clock.fences) : 0; /* blocks of arenas to come may have been freed */
         if (next && arena_of(pool, next)->group != group->number)
             next = group->first_arena;
     }
@@ -223,7 +222,7 @@ static int look_once_more(cenote_pool *pool)
     int error = turn_begin(pool);
     if (error)
         return error;
-    CUresult result = events_poll(pool, UINT64_MAX);
+    CUresult result = events_poll(&pool->clock, UINT64_MAX);
     if (!result)
         pending_poll(pool);
     turn_end(pool);
@@ -233,9 +232,9 @@ static int look_once_more(cenote_pool *pool)
 /* The replays of this thread, on its own default stream. LOCKING: none; not inside. */
 static void cover_replays(cenote_pool *pool)
 {
-    if (!events_await_replays(pool) || turn_begin(pool))
+    if (!events_await_replays(&pool->clock) || turn_begin(pool))
         return;
-    events_cover_replays(pool);
+    events_cover_replays(&pool->clock);
     turn_end(pool);
 }
 

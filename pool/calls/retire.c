@@ -10,7 +10,6 @@
 #include "pool/arenas/arenas.h"
 #include "pool/arenas/idle.h"
 #include "pool/calls/streams.h"
-#include "pool/clock/lane_ends.h"
 #include "pool/life/pool.h"
 
 #define RETIRED_AT_A_TIME 32    /* arenas of one stream, between two looks whether another thread wants the lock */
@@ -22,11 +21,11 @@
 static int hold_lane(cenote_pool *pool, uint64_t key, uint32_t *lane)
 {
     int error = pool_take_lock(pool);
-    *lane = error ? 0 : lane_find_anywhere(pool, key);
+    *lane = error ? 0 : lane_find_anywhere(&pool->clock, key);
     if (error)
         return error;
     if (*lane)
-        lane_hold(pool, *lane);
+        lane_hold(&pool->clock, *lane);
     pool->life.users += *lane != 0;
     lock_give(&pool->lock);
     return CENOTE_OK;
@@ -39,7 +38,7 @@ static void end_arenas(cenote_pool *pool, uint32_t lane)
     while (more) {
         lock_take(&pool->lock);
         for (uint32_t i = 0; i < lock_portion(RETIRED_AT_A_TIME) && more; i++) {
-            uint32_t first = lane_of(pool, lane)->first_arena;
+            uint32_t first = lane_of(&pool->clock, lane)->first_arena;
             more = first != 0;
             if (more)
                 idle_end(pool, arena_of(pool, first));
@@ -56,7 +55,7 @@ static int refuse_captured(CUstream stream)
 /* The lane is held. LOCKING: none, not inside. */
 static int end_held(cenote_pool *pool, uint32_t lane, CUstream stream)
 {
-    CUresult result = lane_ends_record(pool, lane, stream);
+    CUresult result = lane_ends_record(&pool->clock, lane, stream);
     if (result == CUDA_ERROR_NOT_READY)
         return refuse_captured(stream);
     if (result)
@@ -71,7 +70,7 @@ static void drop_lane(cenote_pool *pool, uint32_t lane)
     if (!lane)
         return;
     lock_take(&pool->lock);
-    lane_drop(pool, lane);
+    lane_drop(&pool->clock, lane);
     pool->life.users--;
     lock_give(&pool->lock);
 }
@@ -114,14 +113,14 @@ static void forget_the_order(cenote_pool *pool, struct lane *lane, uint64_t capt
 void retire_meet_captured(cenote_pool *pool, uint64_t key, CUstream stream)
 {
     uint64_t capture = 0;
-    bool known = touch_captures_are_announced() || key_is_alive(&pool->immortals, stream, key); /* as one that was declared immortal in a capture */
+    bool known = touch_captures_are_announced() || key_is_alive(&pool->clock.immortals, stream, key); /* it was declared immortal in a capture */
     if (!known) {
         capture = device_capture_of(pool->config.device, stream);
         if (pool_take_lock(pool)) /* the call will be told so */
             return;
-        uint32_t lane = lane_find_anywhere(pool, key);
+        uint32_t lane = lane_find_anywhere(&pool->clock, key);
         if ((known = lane))
-            forget_the_order(pool, lane_of(pool, lane), capture);
+            forget_the_order(pool, lane_of(&pool->clock, lane), capture);
         lock_give(&pool->lock);
     }
     lanes_expect_captured(known ? 0 : device_newest_stream(pool->config.device, stream), capture);
@@ -137,12 +136,12 @@ void retire_another(cenote_pool *pool, uint64_t key, CUstream stream)
     if (!key_is_id(key) || hold_lane(pool, key_while_captured(stream), &lane) || !lane)
         return;
     lock_take(&pool->lock);
-    struct lane *captured = lane_of(pool, lane);
+    struct lane *captured = lane_of(&pool->clock, lane);
     if (captured->newest && key > captured->newest && !captured->ended) {
-        lane_forget_key(pool, captured);
+        lane_forget_key(&pool->clock, captured);
         forget_arenas(pool, captured);
     }
-    lane_drop(pool, lane);
+    lane_drop(&pool->clock, lane);
     pool->life.users--;
     lock_give(&pool->lock);
 }
@@ -153,7 +152,7 @@ void retire_another(cenote_pool *pool, uint64_t key, CUstream stream)
  */
 static bool is_of(const cenote_pool *pool, uint32_t lane, uint64_t key)
 {
-    return touch_captures_are_announced() || key <= lane_of(pool, lane)->newest;
+    return touch_captures_are_announced() || key <= lane_of(&pool->clock, lane)->newest;
 }
 
 /* What the stream left in captures. LOCKING: as end_key. */

@@ -97,7 +97,7 @@ int stream_key(cenote_pool *pool, CUstream stream, uint64_t *key)
     bool captured;
     if (is_default_handle(stream))
         return default_key(pool, pool->config.device, stream, key);
-    const struct immortal *immortal = key_find_immortal(&pool->immortals, stream, key);
+    const struct immortal *immortal = key_find_immortal(&pool->clock.immortals, stream, key);
     if (immortal && is_there(immortal))
         return CENOTE_OK;
     if (!t->cuStreamGetId) {
@@ -183,7 +183,7 @@ int stream_device(cenote_pool *pool, CUstream stream, uint64_t key, struct devic
     *other = NULL;
     if (key_is_default(key))
         return CENOTE_OK;
-    const struct immortal *immortal = key_find_immortal(&pool->immortals, stream, &known);
+    const struct immortal *immortal = key_find_immortal(&pool->clock.immortals, stream, &known);
     if (!immortal)
         return ask_device(pool, stream, other);
     *other = atomic_load_explicit(&immortal->other, memory_order_relaxed);
@@ -197,7 +197,8 @@ int stream_key_on(cenote_pool *pool, int ordinal, CUstream stream, uint64_t *key
     uint64_t known;
     *other = NULL;
     int error = is_far_default ? CENOTE_OK : stream_key(pool, stream, key);
-    const struct immortal *immortal = error || is_far_default || key_is_default(*key) ? NULL : key_find_immortal(&pool->immortals, stream, &known);
+    bool is_created = !error && !is_far_default && !key_is_default(*key);
+    const struct immortal *immortal = is_created ? key_find_immortal(&pool->clock.immortals, stream, &known) : NULL;
     if (immortal)
         *other = atomic_load_explicit(&immortal->other, memory_order_relaxed);
     else if (!error && !is_own)
@@ -215,7 +216,7 @@ int stream_check_named(cenote_pool *pool, CUstream stream, uint64_t key, const s
 {
     uint64_t known;
     struct device *other;
-    if (key_is_default(key) || key_find_immortal(&pool->immortals, stream, &known))
+    if (key_is_default(key) || key_find_immortal(&pool->clock.immortals, stream, &known))
         return CENOTE_OK;
     int error = ask_device(pool, stream, &other);
     if (error)
@@ -231,7 +232,7 @@ int stream_check_named(cenote_pool *pool, CUstream stream, uint64_t key, const s
 bool stream_is_immortal(const cenote_pool *pool, CUstream stream, uint64_t key)
 {
     uint64_t known;
-    return key == KEY_LEGACY || (!key_is_default(key) && key_find_immortal(&pool->immortals, stream, &known));
+    return key == KEY_LEGACY || (!key_is_default(key) && key_find_immortal(&pool->clock.immortals, stream, &known));
 }
 
 /* ---------------------------------------------------------------------------------------------------------------------------- the API */
@@ -249,7 +250,7 @@ int cenote_stream_set_immortal(cenote_pool *pool, cenote_stream stream)
     touch_add(other ? other : pool->config.device, stream, key);
     if ((error = pool_take_lock(pool)))
         return error;
-    key_add_immortal(&pool->immortals, stream, key, other);
+    key_add_immortal(&pool->clock.immortals, stream, key, other);
     lock_give(&pool->lock);
     return CENOTE_OK;
 }

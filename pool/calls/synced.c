@@ -12,8 +12,6 @@
  * LOCKING: none held, not inside. The turn, because fences are changed; the pool's lock around the books.
  */
 #include "base/check.h"
-#include "pool/clock/peer_fences.h"
-#include "pool/clock/peer_uses.h"
 #include "pool/life/pool.h"
 #include "pool/life/turn.h"
 
@@ -35,7 +33,7 @@ int cenote_pool_sync_begin(cenote_pool *pool, uint64_t *sync)
         return error_set(CENOTE_INVALID, 0, "nowhere to put the number for cenote_pool_sync_end: the last argument is NULL");
     if ((error = pool_take_lock(pool)))
         return error;
-    *sync = pool->store.pages.fences.now + mark_of(pool);
+    *sync = pool->clock.fences.now + mark_of(pool);
     lock_give(&pool->lock);
     return CENOTE_OK;
 }
@@ -79,7 +77,7 @@ static int find_synced(cenote_pool *pool, struct device **synced)
 /* Granted devices are asked where captures are announced (rule 14): a fence covers what this one would not. LOCKING: the turn. */
 static bool is_enough(const cenote_pool *pool)
 {
-    return !pool->access.granted || !touch_captures_are_announced();
+    return !pool->clock.grants.devices || !touch_captures_are_announced();
 }
 
 /* False: that number is not of this pool. LOCKING: the turn. */
@@ -87,12 +85,12 @@ static bool note(cenote_pool *pool, const struct device *synced, uint64_t sync)
 {
     lock_take(&pool->lock);
     tick covers = sync - mark_of(pool);
-    bool valid = covers <= pool->store.pages.fences.now;
+    bool valid = covers <= pool->clock.fences.now;
     if (valid && synced != pool->config.device) {
-        peer_uses_all_done(pool, synced->ordinal, covers);
-        peer_fences_all_done(pool, synced->ordinal, covers);
+        peer_uses_all_done(&pool->clock, synced->ordinal, covers);
+        peer_fences_all_done(&pool->clock, synced->ordinal, covers);
     } else if (valid && is_enough(pool))
-        lanes_all_done(pool, covers);
+        lanes_all_done(&pool->clock, covers);
     lock_give(&pool->lock);
     return valid;
 }

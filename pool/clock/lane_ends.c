@@ -7,23 +7,20 @@
  * LOCKING: none held, and not inside. The thread holds the lane (lane_hold), so that the lane stays while the driver records the event; it takes the
  * pool's lock for each look at the books, and never the turn.
  */
-#include "pool/clock/lane_ends.h"
-
+#include "pool/clock/clock.h"
 #include "pool/clock/lane_events.h"
 #include "pool/clock/peer_uses.h"
-#include "pool/clock/spare_events.h"
-#include "pool/pool.h"
 
 /* *end: an event behind all that the stream was given, on its own device. LOCKING: none. */
-static CUresult record_end(cenote_pool *pool, uint32_t number, CUstream stream, CUevent *end)
+static CUresult record_end(struct clock *c, uint32_t number, CUstream stream, CUevent *end)
 {
-    struct device *d = pool->config.device;
-    CUresult result = device_enter(d, pool->config.generation);
+    struct device *d = c->device;
+    CUresult result = device_enter(d, c->generation);
     *end = NULL;
-    if (!result && lane_of(pool, number)->other) {
-        result = peer_uses_end(lane_of(pool, number), stream, false, end);
+    if (!result && lane_of(c, number)->other) {
+        result = peer_uses_end(lane_of(c, number), stream, false, end);
     } else if (!result) {
-        result = event_take(pool, end);
+        result = event_take(c, end);
         if (!result)
             result = touch_record_end(d, stream, *end);
     }
@@ -32,42 +29,42 @@ static CUresult record_end(cenote_pool *pool, uint32_t number, CUstream stream, 
 }
 
 /* There is an event, and another thread was quicker to end the stream. LOCKING: none. */
-static void give_end(cenote_pool *pool, const struct lane *lane, CUevent end)
+static void give_end(struct clock *c, const struct lane *lane, CUevent end)
 {
     if (end && lane->other) {
         if (!lane_is_over(lane))
             event_end_on(lane->other, end);
         return;
     }
-    lock_take(&pool->lock);
-    event_give(pool, end);
-    lock_give(&pool->lock);
+    lock_take(c->lock);
+    event_give(c, end);
+    lock_give(c->lock);
 }
 
 /*
  * The lane, which is held, ends. An error: there is no event, and the lane is as before; CUDA_ERROR_NOT_READY: the stream is captured. The first
  * pool with announced:0 may be opened meanwhile: then an event is wanted after all. LOCKING: none, not inside.
  */
-CUresult lane_ends_record(cenote_pool *pool, uint32_t number, CUstream stream)
+CUresult lane_ends_record(struct clock *c, uint32_t number, CUstream stream)
 {
     CUevent end = NULL;
     CUresult result = CUDA_SUCCESS;
-    bool is_named = !key_is_unnamed(lane_of(pool, number)->key), again;
+    bool is_named = !key_is_unnamed(lane_of(c, number)->key), again;
     do {
         bool wants_event = is_named && !touch_captures_are_announced();
-        result = wants_event ? record_end(pool, number, stream, &end) : CUDA_SUCCESS;
-        lock_take(&pool->lock);
+        result = wants_event ? record_end(c, number, stream, &end) : CUDA_SUCCESS;
+        lock_take(c->lock);
         again = is_named && !wants_event && !touch_captures_are_announced();
-        bool ends = !result && !again && !lane_of(pool, number)->ended; /* else another thread was quicker */
+        bool ends = !result && !again && !lane_of(c, number)->ended; /* else another thread was quicker */
         if (ends)
-            lane_forget_key(pool, lane_of(pool, number));
+            lane_forget_key(c, lane_of(c, number));
         if (ends && end)
-            lane_events_end(pool, number, end);
-        lock_give(&pool->lock);
+            lane_events_end(c, number, end);
+        lock_give(c->lock);
         if (!ends)
-            give_end(pool, lane_of(pool, number), end);
+            give_end(c, lane_of(c, number), end);
     } while (again);
-    if (!pool->config.device->driver->cuStreamGetId) /* a thread that is inside may have looked before, and give the driver the handle */
-        device_let_leave(pool->config.device->card); /* those that visit another device are inside here, too */
+    if (!c->device->driver->cuStreamGetId) /* a thread that is inside may have looked before, and give the driver the handle */
+        device_let_leave(c->device->card); /* those that visit another device are inside here, too */
     return result;
 }

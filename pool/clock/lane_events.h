@@ -5,11 +5,11 @@
 #ifndef CENOTE_POOL_CLOCK_LANE_EVENTS_H
 #define CENOTE_POOL_CLOCK_LANE_EVENTS_H
 
-#include "pool/pool.h"
+#include "pool/clock/clock.h"
 
-void lane_events_end(cenote_pool *pool, uint32_t lane, CUevent end);
-void lane_events_close(cenote_pool *pool);
-CUresult lane_events_record(cenote_pool *pool);
-CUresult lane_events_query(cenote_pool *pool);
+void lane_events_end(struct clock *c, uint32_t lane, CUevent end);
+void lane_events_close(struct clock *c);
+CUresult lane_events_record(struct clock *c);
+CUresult lane_events_query(struct clock *c);
 
 #endif

@@ -18,32 +18,30 @@
  *
  * LOCKING: the turn.
  */
-#include "pool/clock/order.h"
-
 #include "base/check.h"
-#include "pool/clock/lanes.h"
+#include "pool/clock/clock.h"
 
 /* A stream of the pool's device can be made to wait for all that was freed up to here. 0: for nothing. LOCKING: the pool's lock, too. */
-tick order_reach(const cenote_pool *pool)
+tick order_reach(const struct clock *c)
 {
-    bool may = touch_captures_are_announced() && !pool_is_capturing(pool) && !pool->access.granted;
-    return may ? fences_newest_whole(&pool->store.pages.fences) : 0;
+    bool may = touch_captures_are_announced() && !clock_is_captured(c) && !c->grants.devices;
+    return may ? fences_newest_whole(&c->fences) : 0;
 }
 
 /*
  * The stream of that key, which the call names, waits on the device for what was freed up to *freed. *freed: all that it waits for. LOCKING: not the
  * pool's lock.
  */
-CUresult order_behind(cenote_pool *pool, uint64_t of, tick *freed)
+CUresult order_behind(struct clock *c, uint64_t of, tick *freed)
 {
     uint64_t key;
     CUstream stream;
-    lock_take(&pool->lock);
-    CUevent event = fences_covering(&pool->store.pages.fences, freed);
-    lock_give(&pool->lock);
+    lock_take(c->lock);
+    CUevent event = fences_covering(&c->fences, freed);
+    lock_give(c->lock);
     CHECK(event); /* the plan was made with that fence due, and only this thread retires fences */
     bool is_named = lanes_named(&key, &stream);
     CHECK(is_named && key == of);
     (void)is_named, (void)of;
-    return pool->config.device->driver->cuStreamWaitEvent(stream, event, CU_EVENT_WAIT_DEFAULT);
+    return c->device->driver->cuStreamWaitEvent(stream, event, CU_EVENT_WAIT_DEFAULT);
 }

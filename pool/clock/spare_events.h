@@ -20,11 +20,12 @@ struct events {
     CUevent        spare[EVENTS_MAX];
 };
 
+struct clock;
 struct device;
-void event_give(cenote_pool *pool, CUevent event);
-void event_drop(cenote_pool *pool, CUevent event);
-void event_close(cenote_pool *pool);
+void event_give(struct clock *c, CUevent event);
+void event_drop(struct clock *c, CUevent event);
+void event_close(struct clock *c);
 void event_end_on(struct device *other, CUevent event);
-CUresult event_take(cenote_pool *pool, CUevent *event);
+CUresult event_take(struct clock *c, CUevent *event);
 
 #endif

@@ -5,7 +5,7 @@
  *       +-----> lost: the first sticky error of the driver; the pool stays open, and allocations fail
  *
  * OWNERS: pool/library.c makes and ends pools; pools.c keeps the list, and the devices that pools have open; pool.c and
- * reset.c note the first sticky error; turn.c and look.c count the threads that are away; alloc.c, pending.c, peer_uses.c and retire.c
+ * reset.c note the first sticky error; turn.c and look.c count the threads that are away; alloc.c, pending.c and retire.c
  * count those that come back to the books.
  * LOCKING: each part says its own.
  */

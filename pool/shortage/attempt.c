@@ -16,7 +16,6 @@
 #include "pool/shortage/attempt.h"
 
 #include "pool/arenas/place.h"
-#include "pool/clock/order.h"
 #include "pool/life/pool.h"
 #include "pool/life/prove.h"
 #include "pool/life/watch.h"
@@ -75,14 +74,14 @@ static uint64_t growth(const struct climb *c, uint64_t most)
 static tick reach(const struct climb *c)
 {
     bool is_wanted = c->pool->config.options.order && !c->pool->store.pages.mapped_once;
-    return is_wanted && !c->arena->is_private && !key_is_unnamed(c->arena->stream) ? order_reach(c->pool) : 0;
+    return is_wanted && !c->arena->is_private && !key_is_unnamed(c->arena->stream) ? order_reach(&c->pool->clock) : 0;
 }
 
 /* It waits for the pages of the fill. LOCKING: the turn. */
 static CUresult order_fill(struct climb *c)
 {
     tick covers = c->pool->remap.fill.behind;
-    CUresult result = order_behind(c->pool, c->arena->stream, &covers);
+    CUresult result = order_behind(&c->pool->clock, c->arena->stream, &covers);
     CHECK(covers > c->arena->ordered);
     lock_take(&c->pool->lock);
     c->arena->ordered = result ? c->arena->ordered : covers;
