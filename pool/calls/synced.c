@@ -7,7 +7,7 @@
  *
  *     cenote_pool_sync_begin: all that was freed so far ---the program's cuCtxSynchronize---> cenote_pool_sync_end: the device is done with that
  *
- * This is no wait, and it moves no memory: it moves `whole` of the fences, and the next allocation or trim looks.
+ * This is no wait, and it moves no memory: it moves how far the device has got, and the next allocation or trim looks.
  *
  * LOCKING: none held, not inside. The turn, because fences are changed; the pool's lock around the books.
  */
@@ -74,23 +74,11 @@ static int find_synced(cenote_pool *pool, struct device **synced)
     return CENOTE_OK;
 }
 
-/* Granted devices are asked where captures are announced (rule 14): a fence covers what this one would not. LOCKING: the turn. */
-static bool is_enough(const cenote_pool *pool)
-{
-    return !pool->clock.grants.devices || !touch_captures_are_announced();
-}
-
 /* False: that number is not of this pool. LOCKING: the turn. */
 static bool note(cenote_pool *pool, const struct device *synced, uint64_t sync)
 {
     lock_take(&pool->lock);
-    tick covers = sync - mark_of(pool);
-    bool valid = covers <= pool->clock.fences.now;
-    if (valid && synced != pool->config.device) {
-        peer_uses_all_done(&pool->clock, synced->ordinal, covers);
-        peer_fences_all_done(&pool->clock, synced->ordinal, covers);
-    } else if (valid && is_enough(pool))
-        lanes_all_done(&pool->clock, covers);
+    bool valid = clock_synced(&pool->clock, synced, sync - mark_of(pool));
     lock_give(&pool->lock);
     return valid;
 }

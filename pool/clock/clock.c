@@ -3,9 +3,7 @@
  *
  * LOCKING: as each function says.
  */
-#include "pool/clock/clock.h"
-
-#include "pool/clock/lane_events.h"
+#include "pool/clock/room.h"
 
 /* The caller has set what is constant. False: no host memory, and the caller closes what was opened. LOCKING: none. */
 bool clock_open(struct clock *c)
@@ -50,6 +48,22 @@ enum awaited clock_awaits(struct clock *c, tick limit, CUresult said)
     if (in_flight && !told && !event_first) /* the context waits for that event, too, and for what lies behind it: so the event comes first */
         return announced ? AWAIT_CONTEXT : AWAIT_NOTHING;
     return in_flight || uses >= USES_EVENT_OF_PEER ? AWAIT_EVENTS : uses == USES_DEVICE ? AWAIT_PEER : AWAIT_NOTHING;
+}
+
+/*
+ * The program has waited for that device as a whole, after it was told that it is `covers`. Granted devices are asked where captures are announced
+ * (rule 14): then a fence covers what this wait did not. False: it was told of no such tick. LOCKING: the turn, and the pool's lock.
+ */
+bool clock_synced(struct clock *c, const struct device *waited, tick covers)
+{
+    if (covers > c->fences.now)
+        return false;
+    if (waited != c->device) {
+        peer_uses_all_done(c, waited->ordinal, covers);
+        peer_fences_all_done(c, waited->ordinal, covers);
+    } else if (!c->grants.devices || !touch_captures_are_announced())
+        events_all_done(c, covers);
+    return true;
 }
 
 /* Bytes of its tables. LOCKING: the pool's lock. */

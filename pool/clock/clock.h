@@ -54,6 +54,7 @@ enum awaited {                      /* what can be waited for; of several the la
 
 bool clock_open(struct clock *c);
 enum awaited clock_awaits(struct clock *c, tick limit, CUresult said);
+bool clock_synced(struct clock *c, const struct device *waited, tick covers);
 void clock_end(struct clock *c);
 void clock_close(struct clock *c);
 uint64_t clock_bytes(const struct clock *c);
@@ -65,21 +66,42 @@ bool events_await_replays(struct clock *c);
 void events_cover_replays(struct clock *c);
 void events_all_done(struct clock *c, tick covers);
 CUresult events_become_careful(struct clock *c);
-void events_end(struct clock *c);
 
-/* --- lane_ends.c */
+/* --- lanes.c, lane_ends.c */
+struct lanes_call lanes_call_names(uint64_t key, CUstream stream);
+void lanes_call_ends(struct lanes_call outer);
+uint32_t lane_find(const struct clock *c, uint64_t key, const struct device *other);
+uint32_t lane_for(struct clock *c, CUstream stream, uint64_t key, struct device *other);
+uint32_t lane_find_anywhere(const struct clock *c, uint64_t key);
+void lanes_expect_captured(uint64_t newest_stream, uint64_t of_capture);
+uint32_t lane_when_captured(const struct clock *c, uint64_t key, CUstream stream, const struct device *other);
+void lane_hold(struct clock *c, uint32_t lane);
+void lane_drop(struct clock *c, uint32_t lane);
+void lane_join(struct clock *c, struct horizon *h, uint32_t lane, tick freed);
+void lane_leave(struct clock *c, struct horizon *h);
+bool lane_is_wanted(const struct clock *c, uint32_t lane);
+bool lane_is_of(const struct clock *c, const struct horizon *h, tick freed);
+void lane_release(struct clock *c, struct horizon *h, tick now);
+void lanes_note_replays(struct clock *c);
+bool lanes_are_done(const struct clock *c, tick limit);
+void lane_forget_key(struct clock *c, struct lane *lane);
 CUresult lane_ends_record(struct clock *c, uint32_t lane, CUstream stream);
 
 /* --- peer_fences.c, peer_uses.c */
 bool peer_fences_wait(struct clock *c);
 bool peer_fences_have_context(const struct device *other);
-void peer_fences_all_done(struct clock *c, int ordinal, tick covers);
 bool peer_fences_know(const struct clock *c, const struct device *other);
 void peer_fences_begin(struct clock *c, struct device *other);
 bool peer_uses_are_owed(const struct clock *c, uint32_t lane);
 void peer_uses_name(struct clock *c, uint32_t lane, CUstream stream);
-void peer_uses_all_done(struct clock *c, int ordinal, tick covers);
 bool peer_uses_wait(struct clock *c);
+
+/* --- uses.c */
+bool uses_enter(struct clock *c, uint32_t *uses, const struct use *block, CUstream stream, uint64_t key, struct device *other);
+void uses_record(struct clock *c, uint32_t uses);
+bool uses_begin_walk(struct clock *c, struct uses_walk *walk, uint32_t looks);
+uint32_t uses_take_done(struct clock *c, struct uses_walk *walk);
+void uses_end(struct clock *c, uint32_t first);
 
 /* --- order.c */
 tick order_reach(const struct clock *c);
@@ -89,40 +111,6 @@ CUresult order_behind(struct clock *c, uint64_t of, tick *freed);
 static inline bool lane_waits_for_call(const struct clock *c, uint32_t lane)
 {
     return __builtin_expect(c->fences.wanted != 0, 0) && lane_is_wanted(c, lane);
-}
-
-/*
- * The first use of its lane from this one on whose event covers this one: its block was freed later, and the event was recorded after that. An event
- * of a use that was freed earlier may be older than the work that this one waits for. 0: none has such an event.
- */
-static inline uint32_t use_covering(const struct clock *c, uint32_t use)
-{
-    tick freed = use_of(c, use)->freed;
-    if (lane_of(c, use_of(c, use)->lane)->has_events < freed) /* or it would be looked for among tens of thousands */
-        return 0;
-    while (use && (!use_of(c, use)->event || use_of(c, use)->freed < freed))
-        use = use_of(c, use)->next_in_lane;
-    return use;
-}
-
-/* The use has an event from now on. LOCKING: the pool's lock. */
-static inline void use_got_event(const struct clock *c, const struct use *u)
-{
-    struct lane *lane = lane_of(c, u->lane);
-    lane->has_events = lane->has_events > u->freed ? lane->has_events : u->freed;
-}
-
-/* The use of the lane that was freed last, or this one, the first, if that was later: an event on it covers both. */
-static inline uint32_t use_to_cover(const struct clock *c, const struct lane *lane, uint32_t use)
-{
-    return use_of(c, lane->last)->freed < use_of(c, use)->freed ? use : lane->last;
-}
-
-/* LOCKING: the pool's lock. */
-static inline void uses_are_done(const struct clock *c, struct lane *lane, uint32_t covering)
-{
-    tick freed = use_of(c, covering)->freed;
-    lane->uses_done = lane->uses_done > freed ? lane->uses_done : freed;
 }
 
 /* Does the pool know streams by their handles alone, from captures? LOCKING: none: a hint. */

@@ -9,9 +9,7 @@
  * LOCKING: the turn, for what is recorded and queried; the pool's lock only around its books.
  */
 #include "base/check.h"
-#include "pool/clock/clock.h"
-#include "pool/clock/lane_events.h"
-#include "pool/clock/peer_uses.h"
+#include "pool/clock/room.h"
 
 /* CUDA_ERROR_OUT_OF_MEMORY: there is no event to be had, or no room for one. LOCKING: the turn. */
 static CUresult record_whole(struct clock *c)
@@ -232,13 +230,21 @@ void events_cover_replays(struct clock *c)
         events_poll(c, UINT64_MAX);
 }
 
-/* The device is done with everything freed up to `covers`: fences that cover no more than that are retired. LOCKING: the turn, too. */
+/*
+ * The device is done with everything freed up to `covers`, on streams that may be dead, too: fences that cover no more than that are retired.
+ * LOCKING: the turn, and the pool's lock.
+ */
 void events_all_done(struct clock *c, tick covers)
 {
     struct due due;
     fences_all_done(&c->fences, covers);
     while (fences_oldest(&c->fences, &due) && due.covers <= covers)
         retire_event(c, &due);
+    for (uint32_t number = 1; c->fences.replaying && number < c->lanes.table.used; number++) {
+        const struct lane *lane = lane_of(c, number);
+        if (lane->users && lane->replayed && lane->replayed <= covers)
+            lane_set_done(c, number, covers);
+    }
     lanes_end_known(c);
 }
 

@@ -28,12 +28,6 @@
  */
 #include "pool/clock/fence.h"
 
-/* A free happens now. What it frees is stamped with the result. */
-tick fences_stamp(struct fences *f)
-{
-    return f->freed = ++f->now;
-}
-
 /* A tick for a fence that is to be recorded although nothing was freed since the last one. */
 tick fences_stamp_nothing(struct fences *f)
 {

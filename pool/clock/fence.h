@@ -78,7 +78,6 @@ struct fences {                 /* all guarded by the pool's lock */
     bool         recording;     /* that fence is with the driver, outside the lock */
 };
 
-tick fences_stamp(struct fences *f);
 tick fences_stamp_nothing(struct fences *f);
 bool fences_begin(struct fences *f);
 bool fences_add(struct fences *f, CUevent event, uint32_t lane);
@@ -94,6 +93,12 @@ CUevent fences_step(struct fences *f, const struct due *asked);
 CUevent fences_skip(struct fences *f, const struct due *asked);
 void fences_all_done(struct fences *f, tick covers);
 bool fences_are_valid(const struct fences *f);
+
+/* A free happens now. What it frees is stamped with the result. */
+static inline tick fences_stamp(struct fences *f)
+{
+    return f->freed = ++f->now;
+}
 
 static inline bool fence_is_done(const struct fences *f, tick freed)
 {

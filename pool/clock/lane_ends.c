@@ -7,9 +7,7 @@
  * LOCKING: none held, and not inside. The thread holds the lane (lane_hold), so that the lane stays while the driver records the event; it takes the
  * pool's lock for each look at the books, and never the turn.
  */
-#include "pool/clock/clock.h"
-#include "pool/clock/lane_events.h"
-#include "pool/clock/peer_uses.h"
+#include "pool/clock/room.h"
 
 /* *end: an event behind all that the stream was given, on its own device. LOCKING: none. */
 static CUresult record_end(struct clock *c, uint32_t number, CUstream stream, CUevent *end)

@@ -14,9 +14,8 @@
  * LOCKING: the pool's lock guards the queue and the events that are due. Any thread may add an event; only one that has the turn takes an event out.
  * A function expects the turn, without the pool's lock, unless it says otherwise.
  */
-#include "pool/clock/lane_events.h"
-
 #include "base/check.h"
+#include "pool/clock/room.h"
 
 #define LOOKS_MAX 8u        /* lanes that a look finds not done before it gives up; the next look begins with others */
 

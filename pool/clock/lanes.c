@@ -21,10 +21,8 @@
  *
  * LOCKING: the pool's lock, unless a function says otherwise.
  */
-#include "pool/clock/lanes.h"
-
 #include "base/check.h"
-#include "pool/clock/clock.h"
+#include "pool/clock/room.h"
 
 /* The stream that the API call of this thread names: it is alive until the call returns. */
 static _Thread_local struct lanes_call call;
@@ -353,21 +351,6 @@ void lane_set_done(struct clock *c, uint32_t number, tick covers)
     f->replaying--;
     fences_look_at_replays(f);
     lane_drop(c, number);
-}
-
-/*
- * The program has waited for the whole context: the device is done with all that was freed up to `covers`, on streams that may be dead, too. Fences
- * due find nothing left to say. LOCKING: the turn, too.
- */
-void lanes_all_done(struct clock *c, tick covers)
-{
-    fences_all_done(&c->fences, covers);
-    for (uint32_t number = 1; c->fences.replaying && number < c->lanes.table.used; number++) {
-        const struct lane *lane = lane_of(c, number);
-        if (lane->users && lane->replayed && lane->replayed <= covers)
-            lane_set_done(c, number, covers);
-    }
-    lanes_end_known(c);
 }
 
 /* That event is done. */

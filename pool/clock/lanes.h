@@ -87,45 +87,10 @@ struct lanes_call {                 /* what a call of the API names: inside it, 
     bool     names;
 };
 
-struct clock;
-struct lanes_call lanes_call_names(uint64_t key, CUstream stream);
-void lanes_call_ends(struct lanes_call outer);
-
 /* With its context, of another device: nothing that is left of the lane is named to the driver. */
 static inline bool lane_is_over(const struct lane *lane)
 {
     return lane->other && !device_is(lane->other, lane->generation);
 }
-
-uint32_t lane_find(const struct clock *c, uint64_t key, const struct device *other);
-uint32_t lane_for(struct clock *c, CUstream stream, uint64_t key, struct device *other);
-uint32_t lane_find_anywhere(const struct clock *c, uint64_t key);
-void lanes_expect_captured(uint64_t newest_stream, uint64_t of_capture);
-uint32_t lane_when_captured(const struct clock *c, uint64_t key, CUstream stream, const struct device *other);
-void lane_hold(struct clock *c, uint32_t lane);
-void lane_drop(struct clock *c, uint32_t lane);
-void lane_join(struct clock *c, struct horizon *h, uint32_t lane, tick freed);
-void lane_leave(struct clock *c, struct horizon *h);
-bool lane_may_be_touched(struct clock *c, const struct lane *lane);
-CUresult lane_record(const struct clock *c, const struct lane *lane, CUevent event);
-bool lane_is_owed(const struct clock *c, uint32_t lane);
-bool lane_is_wanted(const struct clock *c, uint32_t lane);
-bool lane_is_of(const struct clock *c, const struct horizon *h, tick freed);
-void lane_release(struct clock *c, struct horizon *h, tick now);
-void lanes_note_replays(struct clock *c);
-void lanes_mark(struct clock *c);
-void lanes_unmark(struct clock *c);
-bool lanes_are_marked(const struct clock *c, CUstream stream);
-bool lanes_named(uint64_t *key, CUstream *stream);
-bool lanes_can_help(struct clock *c);
-void lane_set_done(struct clock *c, uint32_t lane, tick covers);
-void lane_asked(struct clock *c, uint32_t lane, tick covers);
-void lane_done(struct clock *c, uint32_t lane, tick covers);
-void lane_not_asked(struct clock *c, uint32_t lane, tick covers);
-bool lanes_are_in_flight(const struct clock *c, tick limit);
-bool lanes_are_done(const struct clock *c, tick limit);
-void lane_forget_key(struct clock *c, struct lane *lane);
-void lanes_end_known(struct clock *c);
-void lanes_all_done(struct clock *c, tick covers);
 
 #endif

@@ -19,7 +19,7 @@
  * LOCKING: the turn.
  */
 #include "base/check.h"
-#include "pool/clock/clock.h"
+#include "pool/clock/room.h"
 
 /* A stream of the pool's device can be made to wait for all that was freed up to here. 0: for nothing. LOCKING: the pool's lock, too. */
 tick order_reach(const struct clock *c)

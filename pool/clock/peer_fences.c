@@ -11,11 +11,8 @@
  *
  * LOCKING: the turn. Other devices are visited, never entered, by a thread that is inside its own (docs/locks.md).
  */
-#include "pool/clock/peer_fences.h"
-
 #include "base/check.h"
-#include "pool/clock/clock.h"
-#include "pool/clock/peer_uses.h"
+#include "pool/clock/room.h"
 
 /* The granted devices to ask. */
 static uint64_t asked_devices(const struct clock *c)

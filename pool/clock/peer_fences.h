@@ -21,9 +21,4 @@ struct grants {
     struct peer_fence fence[DEVICES_MAX];
 };
 
-struct clock;
-bool peer_fences_are_barred(const struct clock *c);
-void peer_fences_close(struct clock *c);
-CUresult peer_fences_ask(struct clock *c, tick covers);
-
 #endif

@@ -12,10 +12,8 @@
  * LOCKING: other devices are visited, never entered, by a thread that is inside its own (docs/locks.md). A pending use belongs to the
  * thread that is `polling`; another may give it an event, under the pool's lock (peer_uses_name).
  */
-#include "pool/clock/peer_uses.h"
-
 #include "base/check.h"
-#include "pool/clock/lane_events.h"
+#include "pool/clock/room.h"
 
 /* An event after the uses so far of the lane's stream; NULL after an error. LOCKING: inside; visiting. */
 static CUresult record(struct clock *c, const struct lane *lane, CUevent *event)

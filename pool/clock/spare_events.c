@@ -3,10 +3,8 @@
  *
  * LOCKING: the pool's lock around the books; a driver call without it.
  */
-#include "pool/clock/spare_events.h"
-
 #include "base/check.h"
-#include "pool/clock/clock.h"
+#include "pool/clock/room.h"
 
 /*
  * An event without timing: a spare one, or new. CUDA_ERROR_OUT_OF_MEMORY: there is none to be had, and *event is NULL; any other error is sticky: the

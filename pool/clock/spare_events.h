@@ -20,12 +20,4 @@ struct events {
     CUevent        spare[EVENTS_MAX];
 };
 
-struct clock;
-struct device;
-void event_give(struct clock *c, CUevent event);
-void event_drop(struct clock *c, CUevent event);
-void event_close(struct clock *c);
-void event_end_on(struct device *other, CUevent event);
-CUresult event_take(struct clock *c, CUevent *event);
-
 #endif

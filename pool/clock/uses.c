@@ -15,10 +15,7 @@
  * LOCKING: the pool's lock guards lanes and uses. One thread at a time walks the lanes (`polling`), so that it may let go of the lock for
  * each question while other threads append.
  */
-#include "pool/clock/uses.h"
-
-#include "pool/clock/clock.h"
-#include "pool/clock/peer_uses.h"
+#include "pool/clock/room.h"
 
 #define USES_AT_ONCE 500u  /* in one hold of the lock; chosen, as PORTION of look.c */
 

@@ -48,12 +48,4 @@ struct uses_walk {
     uint32_t count;                 /* of the uses that were looked at */
 };
 
-struct clock;
-bool uses_enter(struct clock *c, uint32_t *uses, const struct use *block, CUstream stream, uint64_t key, struct device *other);
-void uses_record(struct clock *c, uint32_t uses);
-bool uses_begin_walk(struct clock *c, struct uses_walk *walk, uint32_t looks);
-uint32_t uses_take_done(struct clock *c, struct uses_walk *walk);
-void uses_end(struct clock *c, uint32_t first);
-enum uses_wait uses_wait_for(const struct clock *c, tick limit);
-
 #endif
