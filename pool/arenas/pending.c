@@ -1,9 +1,9 @@
 /*
- * pending.c: freed blocks that other streams may still be using (rule 2): where they are, and their way back. For what they wait, and when that is
- * over, is in clock/uses.c.
+ * pending.c: freed blocks that other streams may still be using (rule 2): where they are, and their way back. For what
+ * they wait, and when that is over, is in clock/uses.c.
  *
- *       cenote_use        cenote_free              pending_record             pending_poll: all its uses are done
- *     -----------> live -------------> detached -----------------> pending ----------------------------------> in its arena
+ *       cenote_use        cenote_free              pending_record            pending_poll: all its uses are done
+ *     -----------> live -------------> detached ----------------> pending -------------------------------> in its arena
  *                            (our lock)        (driver, no lock)
  *
  * LOCKING: the pool's lock.
@@ -17,7 +17,7 @@
 #include "pool/life/watch.h"
 #include "stats/account/count.h"
 
-#define LOOKS_MAX 8u       /* lanes that a look in passing finds not done before it gives up; the next look begins with others */
+#define LOOKS_MAX 8u    /* lanes that a look in passing finds not done; the next look begins with others */
 
 /* Notes the stream once for each block. False: no host memory. LOCKING: the pool's lock. */
 bool pending_note_use(cenote_pool *pool, const struct block_ref *w, CUstream stream, uint64_t key, struct device *other)
@@ -38,8 +38,8 @@ static void set_pending(cenote_pool *pool, const struct block_ref *w, bool pendi
 }
 
 /*
- * The block is freed but not free. Its uses, for pending_record; the first of them stands for the block. Until that is over, this thread is
- * a user of the pool. LOCKING: the pool's lock.
+ * The block is freed but not free. Its uses, for pending_record; the first of them stands for the block. Until that is
+ * over, this thread is a user of the pool. LOCKING: the pool's lock.
  */
 uint32_t pending_detach(cenote_pool *pool, const struct block_ref *w, tick freed)
 {
@@ -58,7 +58,10 @@ void pending_record(cenote_pool *pool, uint32_t uses)
     lock_give(&pool->lock);
 }
 
-/* All uses of a block are done: it goes back to its arena. LOCKING: the pool's lock, let go of meanwhile; in a walk of this thread. */
+/*
+ * All uses of a block are done: it goes back to its arena. LOCKING: the pool's lock, let go of meanwhile; in a walk of
+ * this thread.
+ */
 static void release(cenote_pool *pool, uint32_t first)
 {
     const struct use *block = use_of(&pool->clock, first);
@@ -74,7 +77,10 @@ static void release(cenote_pool *pool, uint32_t first)
     place_give(pool, &w, freed);
 }
 
-/* Says that the block is free, with the lock let go: it can be had again only once it was released. LOCKING: as for release. */
+/*
+ * Says that the block is free, with the lock let go: it can be had again only once it was released. LOCKING: as for
+ * release.
+ */
 static void tell_freed(cenote_pool *pool, const struct use *block)
 {
     struct block_ref w = {.region = region_of(&pool->store.pages, block->region)};
@@ -98,8 +104,8 @@ static void poll(cenote_pool *pool, uint32_t looks)
 }
 
 /*
- * Gives back the blocks whose streams are done. If another thread is polling, this does nothing, and that thread may leave out lanes. LOCKING: the
- * turn, and so inside; not the pool's lock.
+ * Gives back the blocks whose streams are done. If another thread is polling, this does nothing, and that thread may
+ * leave out lanes. LOCKING: the turn, and so inside; not the pool's lock.
  */
 void pending_poll(cenote_pool *pool)
 {
@@ -108,8 +114,8 @@ void pending_poll(cenote_pool *pool)
 }
 
 /*
- * What an allocation does for pending blocks now and then: sees to it that a fence covers those that need one, if the turn is free, and
- * gives back those that are done. LOCKING: none; not inside.
+ * What an allocation does for pending blocks now and then: sees to it that a fence covers those that need one, if the
+ * turn is free, and gives back those that are done. LOCKING: none; not inside.
  */
 void pending_poll_some(cenote_pool *pool)
 {

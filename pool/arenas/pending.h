@@ -13,7 +13,8 @@ struct pending {
 };
 
 struct block_ref;
-bool pending_note_use(cenote_pool *pool, const struct block_ref *w, CUstream stream, uint64_t key, struct device *other);
+bool pending_note_use(cenote_pool *pool, const struct block_ref *w, CUstream stream, uint64_t key,
+                      struct device *other);
 uint32_t pending_detach(cenote_pool *pool, const struct block_ref *w, tick freed);
 void pending_record(cenote_pool *pool, uint32_t uses);
 void pending_poll(cenote_pool *pool);

@@ -1,12 +1,14 @@
 /*
- * clock.h: time, as a pool knows it, and all that other rooms may call of this one: is the device done with it? README.md has the contract.
+ * clock.h: time, as a pool knows it, and all that other rooms may call of this one: is the device done with it?
+ * README.md has the contract.
  *
- *     a free happens at a tick ---> waits for the stream of its arena, or for those that use the block ---> the device is done with it
+ *     a free happens at a tick ---> waits for its arena's stream, or for those that use the block ---> it is done
  *
- * Each function lies in the file that its name begins with. The other headers of the folder are for the folder alone, but for fence.h, where the
- * books of memory read how far the device has got, and keys.h.
+ * Each function lies in the file that its name begins with. The other headers of the folder are for the folder alone,
+ * but for fence.h, where the books of memory read how far the device has got, and keys.h.
  *
- * LOCKING: the pool's lock guards all of it, unless a part says otherwise. A function expects the turn, without the pool's lock, if nothing is said.
+ * LOCKING: the pool's lock guards all of it, unless a part says otherwise. A function expects the turn, without the
+ * pool's lock, if nothing is said.
  */
 #ifndef CENOTE_POOL_CLOCK_CLOCK_H
 #define CENOTE_POOL_CLOCK_CLOCK_H
@@ -36,10 +38,20 @@ struct clock {
     struct immortals immortals;
 };
 
-static inline struct lane *lane_of(const struct clock *c, uint32_t lane) { return TABLE_AT(struct lane, &c->lanes.table, lane); }
-static inline struct use *use_of(const struct clock *c, uint32_t use) { return TABLE_AT(struct use, &c->uses.table, use); }
+static inline struct lane *lane_of(const struct clock *c, uint32_t lane)
+{
+    return TABLE_AT(struct lane, &c->lanes.table, lane);
+}
 
-/* Is a capture open on the device? Of a pool that ends nothing waits for captures elsewhere. LOCKING: none; inside, a no stays a no. */
+static inline struct use *use_of(const struct clock *c, uint32_t use)
+{
+    return TABLE_AT(struct use, &c->uses.table, use);
+}
+
+/*
+ * Is a capture open on the device? Of a pool that ends nothing waits for captures elsewhere. LOCKING: none; inside, a
+ * no stays a no.
+ */
 static inline bool clock_is_captured(const struct clock *c)
 {
     return device_is_captured(c->device) && (!*c->ending || device_bars_end(c->device));
@@ -97,7 +109,8 @@ void peer_uses_name(struct clock *c, uint32_t lane, CUstream stream);
 bool peer_uses_wait(struct clock *c);
 
 /* --- uses.c */
-bool uses_enter(struct clock *c, uint32_t *uses, const struct use *block, CUstream stream, uint64_t key, struct device *other);
+bool uses_enter(struct clock *c, uint32_t *uses, const struct use *block, CUstream stream, uint64_t key,
+                struct device *other);
 void uses_record(struct clock *c, uint32_t uses);
 bool uses_begin_walk(struct clock *c, struct uses_walk *walk, uint32_t looks);
 uint32_t uses_take_done(struct clock *c, struct uses_walk *walk);
@@ -107,7 +120,9 @@ void uses_end(struct clock *c, uint32_t first);
 tick order_reach(const struct clock *c);
 CUresult order_behind(struct clock *c, uint64_t of, tick *freed);
 
-/* Does something wait for a call that names this stream, because a fence had no event on it? LOCKING: the pool's lock. */
+/*
+ * Does something wait for a call that names this stream, because a fence had no event on it? LOCKING: the pool's lock.
+ */
 static inline bool lane_waits_for_call(const struct clock *c, uint32_t lane)
 {
     return __builtin_expect(c->fences.wanted != 0, 0) && lane_is_wanted(c, lane);

@@ -1,16 +1,18 @@
 /*
  * keys.c: the key that identifies a stream. Not how the driver is asked for it, which calls/streams.c does.
  *
- * A driver gives the handle of a destroyed stream to the next one at once, so a handle does not identify a stream. Its key does: the
- * driver's id of it, which is unique for the life of the program.
+ * A driver gives the handle of a destroyed stream to the next one at once, so a handle does not identify a stream. Its
+ * key does: the driver's id of it, which is unique for the life of the program.
  *
- *     key     00 | id of a created stream        01 | 0  the legacy default stream; 01 | id  the same of a green context
- *             10 | number of the thread          110 | handle, from a driver without ids      111 | handle of a captured stream
+ *     key     00 | id of a created stream       01 | 0  the legacy default stream; 01 | id  the same of a green context
+ *             10 | number of the thread        110 | handle, of a driver without ids    111 | handle of a captured one
  *
- * A default stream is that of the calling thread's current context. The one of a green context is *unnamed*: where the primary context is
- * current, its handle means another stream. So cenote never gives that handle to the driver, and what covers the whole context covers it.
+ * A default stream is that of the calling thread's current context. The one of a green context is *unnamed*: where the
+ * primary context is current, its handle means another stream. So cenote never gives that handle to the driver, and
+ * what covers the whole context covers it.
  *
- * Default streams of other devices than the pool's have the device in their key too: blocks may be used on those (cenote_use_on_device).
+ * Default streams of other devices than the pool's have the device in their key too: blocks may be used on those
+ * (cenote_use_on_device).
  *
  * The handle of an immortal stream identifies it. So does its key the handle: that is alive.
  *
@@ -34,7 +36,10 @@ static uint64_t place_of(CUstream stream, uint32_t probe)
     return (hash + probe) % IMMORTALS_MAX;
 }
 
-/* The context of its device has ended, as the last call knows that asked, and the stream with it: the handle may be that of another one. */
+/*
+ * The context of its device has ended, as the last call knows that asked, and the stream with it: the handle may be
+ * that of another one.
+ */
 static bool is_over(const struct immortal *i)
 {
     uint64_t generation = atomic_load_explicit(&i->generation, memory_order_acquire);

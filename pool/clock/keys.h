@@ -25,7 +25,7 @@ struct immortal {
     _Atomic(CUstream) handle;
     _Atomic(uint64_t) key;
     _Atomic(struct device *) other; /* the stream's device; NULL: the pool's own */
-    _Atomic(uint64_t) generation;   /* of the context of that one, written last of the three: with it the stream is over */
+    _Atomic(uint64_t) generation;   /* of its context, written last of the three: with it the stream is over */
 };
 
 struct immortals {

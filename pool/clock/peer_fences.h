@@ -17,7 +17,7 @@ struct peer_fence {
 };
 
 struct grants {
-    _Atomic(uint64_t) devices;      /* one bit for each device that cenote_pool_grant named. Changes with the turn, and is read without */
+    _Atomic(uint64_t) devices;      /* a bit for each device that cenote_pool_grant named; changes with the turn */
     struct peer_fence fence[DEVICES_MAX];
 };
 

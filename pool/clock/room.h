@@ -58,8 +58,9 @@ void peer_fences_close(struct clock *c);
 CUresult peer_fences_ask(struct clock *c, tick covers);
 
 /*
- * The first use of its lane from this one on whose event covers this one: its block was freed later, and the event was recorded after that. An event
- * of a use that was freed earlier may be older than the work that this one waits for. 0: none has such an event.
+ * The first use of its lane from this one on whose event covers this one: its block was freed later, and the event was
+ * recorded after that. An event of a use that was freed earlier may be older than the work that this one waits for. 0:
+ * none has such an event.
  */
 static inline uint32_t use_covering(const struct clock *c, uint32_t use)
 {

@@ -1,32 +1,38 @@
 /*
- * uses.c: freed blocks that other streams may still be using (rule 2). Not the blocks: arenas/pending.c knows where they are, and gives them back.
+ * uses.c: freed blocks that other streams may still be using (rule 2). Not the blocks: arenas/pending.c knows where
+ * they are, and gives them back.
  *
- * At the free of a block that was used on other streams an event is recorded on each of them; when all are done the block is. Only streams
- * that cannot have been destroyed meanwhile are touched: the default ones and those declared immortal. For all others, and where an event
- * cannot be had (the driver says no, a capture is open), a fence over the whole context takes its place, or, with announced:0, an event on that
- * stream as soon as it can be touched (lane_events.c). So nothing is handed out too early, and no dead handle is given to the driver.
+ * At the free of a block that was used on other streams an event is recorded on each of them; when all are done the
+ * block is. Only streams that cannot have been destroyed meanwhile are touched: the default ones and those declared
+ * immortal. For all others, and where an event cannot be had (the driver says no, a capture is open), a fence over the
+ * whole context takes its place, or, with announced:0, an event on that stream as soon as it can be touched
+ * (lane_events.c). So nothing is handed out too early, and no dead handle is given to the driver.
  *
- *     a use: uses_enter ---> live ---uses_record---> waits in its lane ---uses_take_done---> done ---uses_end, with all of its block---> gone
+ *     a use: uses_enter ---> live ---uses_record---> in its lane ---uses_take_done---> done ---uses_end---> gone
  *
- * A use of a freed block waits in the lane of its stream. The uses stand there as their frees came to the lane: frees of threads that free at one
- * time may have changed places. An event that is done answers for every use of the lane that was freed no later; an event that is not done ends the
- * look at the lane. So a stream that stalls holds back nothing but what it uses itself. A block counts its uses that are not done.
+ * A use of a freed block waits in the lane of its stream. The uses stand there as their frees came to the lane: frees
+ * of threads that free at one time may have changed places. An event that is done answers for every use of the lane
+ * that was freed no later; an event that is not done ends the look at the lane. So a stream that stalls holds back
+ * nothing but what it uses itself. A block counts its uses that are not done.
  *
- * LOCKING: the pool's lock guards lanes and uses. One thread at a time walks the lanes (`polling`), so that it may let go of the lock for
- * each question while other threads append.
+ * LOCKING: the pool's lock guards lanes and uses. One thread at a time walks the lanes (`polling`), so that it may let
+ * go of the lock for each question while other threads append.
  */
 #include "pool/clock/room.h"
 
 #define USES_AT_ONCE 500u  /* in one hold of the lock; chosen, as PORTION of look.c */
 
-/* One more use is looked at: now and then threads that wait for the pool's lock have it. LOCKING: the pool's lock, but not in a pause. */
+/*
+ * One more use is looked at: now and then threads that wait for the pool's lock have it. LOCKING: the pool's lock, but
+ * not in a pause.
+ */
 static void count_one(struct clock *c, uint32_t *uses)
 {
     if (++*uses % lock_portion(USES_AT_ONCE) == 0)
         lock_pass(c->lock);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- lanes with a use in them */
+/* ----------------------------------------------------------------------------------------- lanes with a use in them */
 
 /* They are looked at in turn. */
 static void put_last(struct clock *c, uint32_t number)
@@ -59,7 +65,7 @@ static void append(struct clock *c, uint32_t use, uint32_t number)
     lane->is_listed = true;
 }
 
-/* -------------------------------------------------------------------------------------------------------------------------- use, and free */
+/* ---------------------------------------------------------------------------------------------------- use, and free */
 
 /* Under which a further use of a block is found, in the shape of an address. `first`: that of the block. */
 static uint64_t further_use(uint32_t first, uint32_t lane)
@@ -69,8 +75,8 @@ static uint64_t further_use(uint32_t first, uint32_t lane)
 }
 
 /*
- * The block's use on that lane; 0: there is none. *last: the last of those that are walked, behind which further ones stand; 0: there are fewer than
- * USES_WALKED.
+ * The block's use on that lane; 0: there is none. *last: the last of those that are walked, behind which further ones
+ * stand; 0: there are fewer than USES_WALKED.
  */
 static uint32_t find_use(const struct clock *c, uint32_t first, uint32_t lane, uint32_t *last)
 {
@@ -85,10 +91,11 @@ static uint32_t find_use(const struct clock *c, uint32_t first, uint32_t lane, u
 }
 
 /*
- * Notes the stream once for each block. *uses: the first use of the block, 0: none; `block`: where it is, and the lane of its own stream. False: no
- * host memory. LOCKING: the pool's lock.
+ * Notes the stream once for each block. *uses: the first use of the block, 0: none; `block`: where it is, and the lane
+ * of its own stream. False: no host memory. LOCKING: the pool's lock.
  */
-bool uses_enter(struct clock *c, uint32_t *uses, const struct use *block, CUstream stream, uint64_t key, struct device *other)
+bool uses_enter(struct clock *c, uint32_t *uses, const struct use *block, CUstream stream, uint64_t key,
+                struct device *other)
 {
     uint32_t first = *uses, last;
     if (!table_reserve(&c->uses.table, 1) || !index_reserve(&c->uses.by_lane, 1))
@@ -111,8 +118,8 @@ bool uses_enter(struct clock *c, uint32_t *uses, const struct use *block, CUstre
 }
 
 /*
- * An event behind what the stream was given so far, or NULL. LOCKING: inside, without the pool's lock. A thread that frees holds no lock; one
- * that walks the lanes may have the turn.
+ * An event behind what the stream was given so far, or NULL. LOCKING: inside, without the pool's lock. A thread that
+ * frees holds no lock; one that walks the lanes may have the turn.
  */
 static CUevent record(struct clock *c, const struct lane *lane)
 {
@@ -128,9 +135,9 @@ static CUevent record(struct clock *c, const struct lane *lane)
 }
 
 /*
- * The block was freed: records an event for each use, where that can be done at once, and puts the uses into their lanes. They belong to this thread
- * alone until then. A free waits for nothing (rule 12): while a capture is being announced it is as if it were open. LOCKING: not the pool's lock,
- * which it has taken when it returns.
+ * The block was freed: records an event for each use, where that can be done at once, and puts the uses into their
+ * lanes. They belong to this thread alone until then. A free waits for nothing (rule 12): while a capture is being
+ * announced it is as if it were open. LOCKING: not the pool's lock, which it has taken when it returns.
  */
 void uses_record(struct clock *c, uint32_t uses)
 {
@@ -163,7 +170,7 @@ void uses_record(struct clock *c, uint32_t uses)
     }
 }
 
-/* -------------------------------------------------------------------------------------------------------------------------- the look */
+/* --------------------------------------------------------------------------------------------------------- the look */
 
 /* An event that was recorded while a capture began and ended says nothing: a fence takes its place. */
 static bool ask(struct clock *c, struct lane *lane, struct use *u)
@@ -181,8 +188,9 @@ static bool ask(struct clock *c, struct lane *lane, struct use *u)
 }
 
 /*
- * With announced:0 fences on many streams would make the block wait for all of them: the last use of the lane has an event as soon as the stream can
- * be touched, and it covers all before it. 0: it cannot. LOCKING: as for use_is_done; the lock is let go of meanwhile.
+ * With announced:0 fences on many streams would make the block wait for all of them: the last use of the lane has an
+ * event as soon as the stream can be touched, and it covers all before it. 0: it cannot. LOCKING: as for use_is_done;
+ * the lock is let go of meanwhile.
  */
 static uint32_t make_covering(struct clock *c, const struct lane *lane, uint32_t use)
 {
@@ -199,7 +207,8 @@ static uint32_t make_covering(struct clock *c, const struct lane *lane, uint32_t
 }
 
 /*
- * Is the stream done with the use, which is the first of its lane? Asks the driver with the lock let go. LOCKING: the pool's lock; `polling`; inside.
+ * Is the stream done with the use, which is the first of its lane? Asks the driver with the lock let go. LOCKING: the
+ * pool's lock; `polling`; inside.
  */
 static bool use_is_done(struct clock *c, uint32_t use)
 {
@@ -221,8 +230,8 @@ static bool use_is_done(struct clock *c, uint32_t use)
 }
 
 /*
- * A walk through the lanes, each once, until so many of them were not done. False: another thread walks, and may leave out lanes. LOCKING: the pool's
- * lock.
+ * A walk through the lanes, each once, until so many of them were not done. False: another thread walks, and may leave
+ * out lanes. LOCKING: the pool's lock.
  */
 bool uses_begin_walk(struct clock *c, struct uses_walk *walk, uint32_t looks)
 {
@@ -232,7 +241,10 @@ bool uses_begin_walk(struct clock *c, struct uses_walk *walk, uint32_t looks)
     return begins;
 }
 
-/* The first use of the lane is done, and leaves it. The first use of its block, if that was the last one; else 0. LOCKING: as for use_is_done. */
+/*
+ * The first use of the lane is done, and leaves it. The first use of its block, if that was the last one; else 0.
+ * LOCKING: as for use_is_done.
+ */
 static uint32_t leave_lane(struct clock *c, struct lane *lane)
 {
     struct use *u = use_of(c, lane->first);
@@ -246,8 +258,8 @@ static uint32_t leave_lane(struct clock *c, struct lane *lane)
 }
 
 /*
- * The first use of a block that is done: all its uses have left their lanes. The caller ends them (uses_end) and asks again. 0: the walk has ended.
- * LOCKING: as for use_is_done.
+ * The first use of a block that is done: all its uses have left their lanes. The caller ends them (uses_end) and asks
+ * again. 0: the walk has ended. LOCKING: as for use_is_done.
  */
 uint32_t uses_take_done(struct clock *c, struct uses_walk *walk)
 {
@@ -306,8 +318,8 @@ static enum uses_wait waits_for(const struct clock *c, uint32_t number, tick lim
 }
 
 /*
- * What do blocks freed up to `limit` wait for that can be waited for? Of several the one that is the least to wait for. Fences are no part of
- * the answer. LOCKING: the pool's lock, after a walk.
+ * What do blocks freed up to `limit` wait for that can be waited for? Of several the one that is the least to wait for.
+ * Fences are no part of the answer. LOCKING: the pool's lock, after a walk.
  */
 enum uses_wait uses_wait_for(const struct clock *c, tick limit)
 {

@@ -11,25 +11,28 @@
 #include "pool/clock/fence.h"
 
 #define USES_MAX     (1u << 24)
-#define USES_WALKED  16             /* chosen: most blocks have one or two; each further use of a block is found in an index */
+#define USES_WALKED  16             /* chosen: most blocks have one or two; each further use is found in an index */
 
 /*
- * One stream a block is used on besides its own. The first use of a block stands for it: once it has USES_WALKED of them, the first stays the first.
+ * One stream a block is used on besides its own. The first use of a block stands for it: once it has USES_WALKED of
+ * them, the first stays the first.
  */
 struct use {
     uint32_t next;                  /* of the same block */
     uint32_t next_in_lane;
     uint32_t lane;                  /* of the stream */
     uint32_t first;                 /* of the same block, once that is freed */
-    uint32_t left;                  /* in the first use: those of the block that are not done; as long as it lives, all */
+    uint32_t left;                  /* in the first use: those of the block that are not done; while it lives, all */
     uint32_t region;                /* this and `at` are the caller's: where the block is */
     uint64_t at;
-    CUevent  event;                 /* recorded at the free, or as soon as it can be, until it is done; NULL: none yet */
+    CUevent  event;                 /* from the free on, or as soon as it can be, until it is done; NULL: none yet */
     tick     freed;
     bool     waits;                 /* in its lane */
 };
 
-/* For what freed blocks wait: nothing that can be waited for, another device as a whole, an event there, an event here. */
+/*
+ * For what freed blocks wait: nothing that can be waited for, another device as a whole, an event there, an event here.
+ */
 enum uses_wait { USES_NOTHING, USES_DEVICE, USES_EVENT_OF_PEER, USES_EVENT };
 
 struct uses {

@@ -10,7 +10,7 @@
 struct access {
     CUmemAccessDesc list[DEVICES_MAX]; /* the own device first */
     uint32_t       count;
-    uint64_t       contexts;        /* of those, whose contexts see memory of cuMemAlloc; in a pool of pages once a group is plain */
+    uint64_t       contexts;        /* of those, whose contexts see memory of cuMemAlloc */
 };
 
 #endif

@@ -34,7 +34,7 @@ static bool is_open(uint32_t capture)
 {
     bool open = false;
     for (uint32_t i = 0; i < gpu_streams; i++)
-        open = open || (gpu_stream[i].capture && (!capture || gpu_stream[i].capture == capture) && !gpu_stream[i].has_ended);
+        open = open || (gpu_stream[i].capture && (!capture || gpu_stream[i].capture == capture));
     return open;
 }
 
@@ -170,10 +170,12 @@ uint32_t gpu_begin(CUstream handle)
 
 void gpu_open(void)
 {
-    driver = (struct driver){.cuEventCreate = create_event, .cuEventDestroy = destroy_event, .cuEventRecord = record_event,
-                             .cuEventQuery = query_event, .cuCtxRecordEvent = record_over_context, .cuStreamIsCapturing = is_capturing,
-                             .cuStreamGetId = stream_id, .cuStreamCreate = create_stream, .cuStreamDestroy = destroy_stream,
-                             .cuCtxPushCurrent = push, .cuCtxPopCurrent = pop, .cuThreadExchangeStreamCaptureMode = exchange_mode};
+    driver = (struct driver){.cuEventCreate = create_event, .cuEventDestroy = destroy_event,
+                             .cuEventRecord = record_event, .cuEventQuery = query_event,
+                             .cuCtxRecordEvent = record_over_context, .cuStreamIsCapturing = is_capturing,
+                             .cuStreamGetId = stream_id, .cuStreamCreate = create_stream,
+                             .cuStreamDestroy = destroy_stream, .cuCtxPushCurrent = push, .cuCtxPopCurrent = pop,
+                             .cuThreadExchangeStreamCaptureMode = exchange_mode};
     memset(event, 0, sizeof event);
     memset(&gpu_device.touch, 0, sizeof gpu_device.touch);
     pthread_rwlock_init(&card.gate, NULL);

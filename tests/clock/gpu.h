@@ -1,9 +1,9 @@
 /*
- * gpu.h: a device of streams and events alone, as a table of driver functions: each stream has a number of pieces of work that it was given, and of
- * those that it has done. It knows no memory.
+ * gpu.h: a device of streams and events alone, as a table of driver functions: each stream has a number of pieces of
+ * work that it was given, and of those that it has done. It knows no memory.
  *
- * It counts what no caller may do (`mistakes`): name a stream that has ended; record an event over the context, or ask after one of a capture, while
- * a capture is open that this would end.
+ * It counts what no caller may do (`mistakes`): name a stream that has ended; record an event over the context, or ask
+ * after one of a capture, while a capture is open that this would end.
  */
 #ifndef CENOTE_TESTS_CLOCK_GPU_H
 #define CENOTE_TESTS_CLOCK_GPU_H
@@ -24,7 +24,7 @@ struct gpu_stream {
 
 extern struct gpu_stream gpu_stream[GPU_STREAMS];
 extern uint32_t gpu_streams, gpu_mistakes;
-extern uint32_t gpu_moments;    /* one record in so many falls into a capture that begins and ends about it; 0: none does */
+extern uint32_t gpu_moments;    /* one record in so many falls into a capture of a moment; 0: none does */
 extern struct device gpu_device;
 
 void gpu_open(void);

@@ -1,10 +1,12 @@
 /*
- * test_clock_random.c: the room of time alone, without a pool, against a model that is a few plain arrays: what each stream had been given when
- * something was freed. Random programs of streams, frees, uses of freed blocks, captures, private groups that end, and streams that end with or
- * without a word, once where captures are announced and once where they are not.
+ * test_clock_random.c: the room of time alone, without a pool, against a model that is a few plain arrays: what each
+ * stream had been given when something was freed. Random programs of streams, frees, uses of freed blocks, captures,
+ * private groups that end, and streams that end with or without a word, once where captures are announced and once
+ * where they are not.
  *
- * Safe: what the room says is done, the device has done. Alive: when all captures have ended, the device has done all and each stream that lives has
- * been named, all has come back but what streams left behind that ended without a word. And the driver was asked nothing that does harm (gpu.h).
+ * Safe: what the room says is done, the device has done. Alive: when all captures have ended, the device has done all
+ * and each stream that lives has been named, all has come back but what streams left behind that ended without a word.
+ * And the driver was asked nothing that does harm (gpu.h).
  */
 #include "base/lock.h"
 #include "pool/clock/clock.h"
@@ -46,7 +48,7 @@ static struct random rnd;
 static bool announced;
 static uint32_t arenas, frees, blocks;
 static struct { uint32_t stream; tick freed; bool is_retired; } arena[ARENAS];
-static struct { uint64_t captured; bool is_retired; } about[GPU_STREAMS];   /* the step in which it was in a capture last */
+static bool is_retired[GPU_STREAMS];
 static struct freed freed[FREES];
 static struct block block[BLOCKS];
 static tick captured_until[GPU_STREAMS];    /* a fence that was begun up to here may have left the stream out */
@@ -61,7 +63,7 @@ static uint64_t key_of(uint32_t stream)
 
 static bool lives_for_ever(uint32_t stream) { return stream < 2 + FOREVER; }
 
-/* --------------------------------------------------------------------------------------------------------------------- what must be so */
+/* -------------------------------------------------------------------------------------------------- what must be so */
 
 static bool has_done(uint32_t stream, uint32_t given) { return gpu_stream[stream].done >= given; }
 
@@ -69,9 +71,11 @@ static bool has_done(uint32_t stream, uint32_t given) { return gpu_stream[stream
 static bool is_done(const struct freed *f)
 {
     bool done = announced || has_done(f->stream, f->given[f->stream]);
-    for (uint32_t i = 0; i < gpu_streams; i++)
-        if (announced || (lives_for_ever(i) && i != GPU_THREAD && (f->is_private || captured_until[i] < f->at)) || (i == GPU_THREAD && f->is_private))
+    for (uint32_t i = 0; i < gpu_streams; i++) {
+        bool covered = lives_for_ever(i) && i != GPU_THREAD && captured_until[i] < f->at;
+        if (announced || covered || (lives_for_ever(i) && f->is_private))
             done = done && has_done(i, f->given[i]);
+    }
     return done;
 }
 
@@ -99,7 +103,7 @@ static void take_back(uint32_t uses)
         EXPECT(has_done(i, b->given[i]));
 }
 
-/* -------------------------------------------------------------------------------------------------------------------------- the steps */
+/* -------------------------------------------------------------------------------------------------------- the steps */
 
 /* Looks, as a thread of which the call names that stream. */
 static void look(uint32_t stream)
@@ -145,13 +149,18 @@ static void free_in(uint32_t number, bool is_private)
     frees++;
 }
 
+static bool may_be_taken(uint32_t number)
+{
+    return arena[number].is_retired && horizon_has_passed(&c.fences, arena[number].freed, horizon_at(number));
+}
+
 /* A stream gets an arena: a new one, or that of one that has ended if the device is done with it. */
 static void join(uint32_t stream)
 {
     uint32_t lane = lane_for(&c, gpu_stream[stream].handle, key_of(stream), NULL), number = 1;
     REQUIRE(lane);
     lane_hold(&c, lane);
-    while (number <= arenas && !(arena[number].is_retired && horizon_has_passed(&c.fences, arena[number].freed, horizon_at(number))))
+    while (number <= arenas && !may_be_taken(number))
         number++;
     if (number > arenas && arenas + 1 < ARENAS)
         number = arenas = table_take(&horizons);
@@ -233,7 +242,7 @@ static void end_stream(bool says_so)
         end_arenas(stream);
         lock_give(&lock);
     }
-    about[stream].is_retired = says_so;
+    is_retired[stream] = says_so;
     s->has_ended = true;
 }
 
@@ -257,7 +266,8 @@ static void release(void)
 {
     uint32_t number = 1 + below(arenas);
     struct horizon *h = horizon_at(number);
-    bool was_released = h->released && !horizon_has_passed(&c.fences, h->released, h); /* it comes to another private group only after that */
+    /* it comes to another private group only after that */
+    bool was_released = h->released && !horizon_has_passed(&c.fences, h->released, h);
     if (was_released || arena[number].is_retired || gpu_stream[arena[number].stream].has_ended)
         return;
     lock_take(&lock);
@@ -329,7 +339,7 @@ static void step(void)
     }
 }
 
-/* ------------------------------------------------------------------------------------------------------------------------ a program */
+/* -------------------------------------------------------------------------------------------------------- a program */
 
 static void open_all(uint64_t seed)
 {
@@ -337,7 +347,7 @@ static void open_all(uint64_t seed)
     arenas = frees = blocks = captures = 0;
     memset(&c, 0, sizeof c);
     memset(arena, 0, sizeof arena);
-    memset(about, 0, sizeof about);
+    memset(is_retired, 0, sizeof is_retired);
     memset(captured_until, 0, sizeof captured_until);
     gpu_open();
     gpu_moments = announced ? 0 : 7;
@@ -373,7 +383,7 @@ static void end_captures(void)
 /* Ended without a word: with announced:0 nothing covers what it left. */
 static bool is_lost_track_of(uint32_t stream)
 {
-    return !announced && gpu_stream[stream].has_ended && !about[stream].is_retired;
+    return !announced && gpu_stream[stream].has_ended && !is_retired[stream];
 }
 
 static void finish(void)
@@ -387,7 +397,8 @@ static void finish(void)
                 look(i);
     uint32_t kept = 0;
     for (uint32_t i = 0; i < frees; i++)
-        kept += !freed[i].is_done && !is_lost_track_of(freed[i].stream) && !is_lost_track_of(arena[freed[i].arena].stream);
+        kept += !freed[i].is_done && !is_lost_track_of(freed[i].stream) &&
+                !is_lost_track_of(arena[freed[i].arena].stream);
     EXPECT_EQ(kept, 0);
     for (uint32_t i = 0; i < blocks; i++) {
         bool waits = false;
