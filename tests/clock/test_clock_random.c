@@ -31,9 +31,10 @@ struct freed {                  /* by an arena */
     uint32_t given[GPU_STREAMS];
 };
 
-struct block {                  /* that was freed, and is used on streams */
+struct block {                  /* that is used on streams */
     uint32_t uses;              /* its first one */
-    bool     is_back;
+    bool     is_freed, is_back;
+    bool     is_used[GPU_STREAMS];
     uint32_t given[GPU_STREAMS]; /* of those on which it is used; 0: not of that */
 };
 
@@ -174,8 +175,8 @@ static void join(uint32_t stream)
     lane_drop(&c, lane);
 }
 
-/* A block that is used on up to three streams is freed. */
-static void free_used(void)
+/* A block is used on up to three streams. */
+static void use_block(void)
 {
     struct block *b = &block[blocks];
     if (blocks == BLOCKS)
@@ -184,19 +185,26 @@ static void free_used(void)
     lock_take(&lock);
     for (uint32_t i = 1 + below(3); i--;) {
         uint32_t stream = any_stream();
-        if (gpu_stream[stream].capture)
-            continue;
-        gpu_stream[stream].given++;
-        b->given[stream] = gpu_stream[stream].given;
+        gpu_stream[stream].given += !gpu_stream[stream].capture;
+        b->is_used[stream] = true;
         EXPECT(uses_enter(&c, &b->uses, &(struct use){.at = blocks}, gpu_stream[stream].handle, key_of(stream), NULL));
     }
-    if (b->uses) {
-        use_of(&c, b->uses)->freed = fences_stamp(&c.fences);
-        blocks++;
-    }
+    blocks++;
     lock_give(&lock);
-    if (!b->uses)
+}
+
+/* A block is freed; streams that used it may have ended by then. */
+static void free_block(uint32_t number)
+{
+    struct block *b = &block[number];
+    if (b->is_freed)
         return;
+    b->is_freed = true;
+    for (uint32_t i = 0; i < gpu_streams; i++)
+        b->given[i] = b->is_used[i] ? gpu_stream[i].given : 0;
+    lock_take(&lock);
+    use_of(&c, b->uses)->freed = fences_stamp(&c.fences);
+    lock_give(&lock);
     uses_record(&c, b->uses);
     lock_give(&lock);
 }
@@ -321,7 +329,7 @@ static void step(void)
             free_in(number, false);
         lock_give(&lock);
     } else if (kind < 72) {
-        free_used();
+        below(2) || !blocks ? use_block() : free_block(below(blocks));
     } else if (kind < 87) {
         look(stream);
     } else if (kind < 91) {
@@ -390,6 +398,8 @@ static void finish(void)
 {
     end_captures();
     gpu_moments = 0;
+    for (uint32_t i = 0; i < blocks; i++)
+        free_block(i);
     do_all();
     for (int again = 0; again < 3; again++)
         for (uint32_t i = 0; i < gpu_streams; i++)
@@ -403,7 +413,7 @@ static void finish(void)
     for (uint32_t i = 0; i < blocks; i++) {
         bool waits = false;
         for (uint32_t stream = 0; stream < gpu_streams; stream++)
-            waits = waits || (block[i].given[stream] && is_lost_track_of(stream));
+            waits = waits || (block[i].is_used[stream] && is_lost_track_of(stream));
         kept += !block[i].is_back && !waits;
     }
     EXPECT_EQ(kept, 0);
