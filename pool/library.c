@@ -16,9 +16,6 @@
 
 #include "base/check.h"
 #include "pool/calls/end_blocks.h"
-#include "pool/clock/events.h"
-#include "pool/clock/peer_fences.h"
-#include "pool/clock/peer_uses.h"
 #include "pool/life/pool.h"
 #include "pool/life/pools.h"
 #include "pool/life/turn.h"
@@ -91,10 +88,7 @@ static void close_tables(cenote_pool *pool)
     for (uint32_t number = 1; number < pool->store.arenas.used; number++)
         arena_close_small(arena_of(pool, number));
     table_close(&pool->store.arenas);
-    table_close(&pool->pending.uses);
-    index_close(&pool->pending.by_lane);
-    table_close(&pool->lanes.table);
-    index_close(&pool->lanes.by_key);
+    clock_close(&pool->clock);
     table_close(&pool->exports.table);
     table_close(&pool->account.by_tag);
     index_close(&pool->exports.by_block);
@@ -128,10 +122,9 @@ static int open_tables(cenote_pool *pool, uint32_t shift)
     if (pages_open(&pool->store.pages, shift) && table_open(&pool->store.blocks, sizeof(struct block), BLOCKS_MAX) &&
         table_open(&pool->store.slabs, sizeof(struct slab), SLABS_MAX) && table_open(&pool->store.arenas, sizeof(struct arena), ARENAS_MAX) &&
         (pool->groups.table.items || table_open(&pool->groups.table, sizeof(cenote_group), GROUPS_MAX)) &&
-        table_open(&pool->pending.uses, sizeof(struct use), USES_MAX) && table_open(&pool->lanes.table, sizeof(struct lane), LANES_MAX) &&
+        clock_open(&pool->clock) &&
         table_open(&pool->exports.table, sizeof(struct export), EXPORTS_MAX) &&
         table_open(&pool->account.by_tag, sizeof(struct row), CENOTE_TAGS_MAX)) {
-        pool->store.pages.fences.arenas = &pool->store.arenas;
         choose_small_pages(&pool->store.pages, pool->config.device->granularity);
         pool->store.pages.mapped_once = pool->config.options.aliases == CENOTE_ALIASES_OFF;
         return CENOTE_OK;
@@ -145,6 +138,19 @@ static void leave_device(cenote_pool *pool)
 {
     pool->config.device->pools--;
     device_close(pool->config.device);
+}
+
+static void set_clock(cenote_pool *pool)
+{
+    struct clock *c = &pool->clock;
+    c->lock = &pool->lock;
+    c->device = pool->config.device;
+    c->generation = pool->config.generation;
+    c->others = pool->config.others;
+    c->ending = &pool->life.ending;
+    c->lost = &pool->life.lost;
+    c->fences.arenas = &pool->store.arenas;
+    pool->store.pages.fences = &c->fences;
 }
 
 static const struct pool_hooks hooks = {explain_shortage, decay_go, churn_created};
@@ -161,6 +167,7 @@ static int pool_init(cenote_pool *pool, int device, cenote_context context, cons
         return error;
     pool->config.device->pools++;
     pool->config.generation = atomic_load(&pool->config.device->generation);
+    set_clock(pool);
     pool->access.list[pool->access.count++] = device_access(pool->config.device);
     pool->limits.bytes = limit_bytes(options, pool->config.device->capacity);
     pool->limits.trim_above = options->trim_above;
@@ -203,6 +210,29 @@ static void let_calls_end(void)
     }
 }
 
+/* Streams of that pool may have ended. LOCKING: `careful_lock`; not inside. */
+static int cover_what_ended(cenote_pool *pool)
+{
+    struct device *d = pool->config.device;
+    if (!device_context(d)) /* it has done nothing */
+        return CENOTE_OK;
+    CUresult result = device_enter(d, pool->config.generation);
+    lock_take(&pool->turn);
+    bool works = pool->life.open && !pool->life.lost && !device_is_lost(d, pool->config.generation, result), entered = !result;
+    if (works && entered)
+        result = events_become_careful(&pool->clock);
+    works = works && !device_is_lost(d, pool->config.generation, result);
+    turn_end(pool);
+    if (!result || !works)
+        return CENOTE_OK;
+    if (!entered)
+        return error_set(CENOTE_DRIVER, result, "entering the context of device %d", d->ordinal);
+    if (result == CUDA_ERROR_NOT_READY)
+        return error_set(CENOTE_BUSY, 0, "a capture is open on device %d, or on one that works with its memory, and streams of another pool may have "
+                         "ended: the first pool with announced:0 opens before the capture or after it", d->ordinal);
+    return error_set(CENOTE_DRIVER, result, "no event on device %d for streams of another pool that may have ended: try again", d->ordinal);
+}
+
 /*
  * A pool without the promise to announce captures is about to open. What the other pools have to do before is done when any such pool is open.
  * An error: it cannot be done now. LOCKING: none; not inside.
@@ -216,7 +246,7 @@ static int become_careful(void)
     if (begins)
         let_calls_end();
     for (cenote_pool *pool = NULL; begins && (pool = pool_next_on_device(NULL, pool));)
-        error = error ? error : events_become_careful(pool);
+        error = error ? error : cover_what_ended(pool);
     if (error)
         touch_be_careful(false);
     lock_give(&careful_lock);
@@ -342,8 +372,7 @@ static void give_everything_back(cenote_pool *pool)
     for (int tries = 0; tries < 2 && (pool->store.pages.reserved || pool->store.pages.addresses); tries++)
         trim_to(pool, 0, UINT64_MAX);
     provider_close(pool);
-    events_close(pool);
-    peer_fences_close(pool);
+    clock_end(&pool->clock);
 }
 
 /* Forgets regions that did not go back, because the context is lost or the driver refused them. */
@@ -363,7 +392,7 @@ static int check_unused(cenote_pool *pool, tick *freed)
 {
     lock_take(&pool->lock);
     int error = may_be_destroyed(pool);
-    *freed = pool->store.pages.fences.now;
+    *freed = pool->clock.fences.now;
     lock_give(&pool->lock);
     return error;
 }
@@ -404,7 +433,7 @@ static int wait_before_closing(cenote_pool *pool, tick *freed, bool *whole, CUre
 /* The device is not known to be done with what was freed. LOCKING: the pool's lock. */
 static int check_done(const cenote_pool *pool, tick waited)
 {
-    if (lanes_are_done(pool, waited))
+    if (lanes_are_done(&pool->clock, waited))
         return CENOTE_OK;
     return error_set(CENOTE_BUSY, 0, "streams that cenote must not touch may still use what was freed: they may be destroyed, or are being captured. "
                      "Call cenote_stream_retire for created streams before they end, cenote_stream_set_immortal for those that do not, or leave out "
@@ -422,7 +451,7 @@ static int close_for_calls(cenote_pool *pool, tick waited, bool whole, CUresult 
     if (!result) {
         lock_take(&pool->lock);
         if (whole || reset || !device_context(pool->config.device))
-            events_all_done(pool, waited);
+            events_all_done(&pool->clock, waited);
         lock_give(&pool->lock);
         pending_poll(pool);
     }
@@ -432,7 +461,7 @@ static int close_for_calls(cenote_pool *pool, tick waited, bool whole, CUresult 
     else if (!result)
         error = check_done(pool, waited);
     error = error ? error : may_be_destroyed(pool); /* other threads may have allocated meanwhile, or freed */
-    if (!error && !result && pool->store.pages.fences.freed > waited) /* fences of the wait have ticks of their own */
+    if (!error && !result && pool->clock.fences.freed > waited) /* fences of the wait have ticks of their own */
         error = error_set(CENOTE_BUSY, 0, "another thread has freed a block or destroyed a group just now: destroy the pool when it is done");
     pool->life.open = error != CENOTE_OK;
     CHECK(pool->life.open || !(pool->life.away || pool->life.users)); /* invariant 31 */
@@ -471,12 +500,12 @@ int cenote_pool_destroy(cenote_pool *pool)
     tick waited;
     if (!device_lives(pool->config.device, pool->config.generation) && !check_unused(pool, &waited))
         end_blocks(pool);
-    if (!peer_fences_wait(pool)) {
+    if (!peer_fences_wait(&pool->clock)) {
         atomic_store(&pool->life.ending, false);
         return error_set(CENOTE_BUSY, 0, "kernels of a device with access to the pool's memory may still use it, and cannot be waited for "
                          "while a capture is open there");
     }
-    peer_uses_wait(pool);
+    peer_uses_wait(&pool->clock);
     bool attended = background_leave(pool);
     bool whole = false;
     CUresult result = device_enter_as_it_is(pool->config.device, pool->config.generation);

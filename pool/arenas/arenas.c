@@ -35,7 +35,7 @@ static struct arena *find_arena(const cenote_pool *pool, uint32_t group, uint64_
 /* The arenas of a stream that are found by it, of whichever group, hang at its lane: they end with the stream (retire.c). */
 static void join_stream(cenote_pool *pool, struct arena *a)
 {
-    struct lane *lane = lane_of(pool, a->horizon.lane);
+    struct lane *lane = lane_of(&pool->clock, a->horizon.lane);
     a->is_known = true;
     a->before_of_lane = 0;
     a->next_of_lane = lane->first_arena;
@@ -46,7 +46,7 @@ static void join_stream(cenote_pool *pool, struct arena *a)
 
 static void leave_stream(cenote_pool *pool, struct arena *a)
 {
-    struct lane *lane = lane_of(pool, a->horizon.lane);
+    struct lane *lane = lane_of(&pool->clock, a->horizon.lane);
     *(a->before_of_lane ? &arena_of(pool, a->before_of_lane)->next_of_lane : &lane->first_arena) = a->next_of_lane;
     if (a->next_of_lane)
         arena_of(pool, a->next_of_lane)->before_of_lane = a->before_of_lane;

@@ -132,13 +132,13 @@ void idle_end(cenote_pool *pool, struct arena *a)
 
 static bool is_complete(const cenote_pool *pool, const struct arena *a)
 {
-    return horizon_has_passed(&pool->store.pages.fences, a->last_return_tick, &a->horizon);
+    return horizon_has_passed(&pool->clock.fences, a->last_return_tick, &a->horizon);
 }
 
 /* If the driver has no ids for streams, another stream may have the key by now. */
 static bool has_its_order(const struct arena *a, uint64_t key)
 {
-    return a->stream == key && key >> STREAM_KIND_SHIFT != STREAM_KIND_HANDLE && !a->was_private;
+    return a->stream == key && (key & KEY_KIND) != KEY_HANDLE && !a->was_private;
 }
 
 static struct arena *find_over(const cenote_pool *pool, uint64_t key, unsigned kind, bool with_regions)
@@ -171,7 +171,7 @@ static void take_over(cenote_pool *pool, struct arena *a, uint32_t group, bool i
         last_freed_settle(pool);
     leave(pool, a);
     arenas_forget(pool, a);
-    lane_leave(pool, &a->horizon);
+    lane_leave(&pool->clock, &a->horizon);
     leave_group(pool, a);
     join_group(pool, a, group);
     a->retired = a->captured = false;
@@ -218,19 +218,19 @@ struct arena *idle_make_arena(cenote_pool *pool, uint32_t group, uint64_t key, C
     struct arena *a = arenas_find(pool, group, key);
     if (a) /* another thread has made it meanwhile */
         return a;
-    uint32_t lane = lane_for(pool, handle, key, NULL);
+    uint32_t lane = lane_for(&pool->clock, handle, key, NULL);
     if (!lane)
         return NULL;
-    lane_hold(pool, lane);
+    lane_hold(&pool->clock, lane);
     if (!index_reserve(&pool->streams.by_key, 1) || !(a = take_one(pool, group, key))) {
-        lane_drop(pool, lane);
+        lane_drop(&pool->clock, lane);
         return NULL;
     }
     a->stream = key;
     a->handle = handle;
-    lane_join(pool, &a->horizon, lane, a->last_return_tick);
+    lane_join(&pool->clock, &a->horizon, lane, a->last_return_tick);
     arenas_enter(pool, a);
-    lane_drop(pool, lane);
+    lane_drop(&pool->clock, lane);
     return a;
 }
 
@@ -243,7 +243,7 @@ void idle_forget(cenote_pool *pool, struct arena *a)
     CHECK(!a->is_known);
     leave(pool, a);
     leave_group(pool, a);
-    lane_leave(pool, &a->horizon);
+    lane_leave(&pool->clock, &a->horizon);
     arena_close_small(a);
     a->number = 0;
     table_give(&pool->store.arenas, number);

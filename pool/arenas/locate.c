@@ -129,7 +129,7 @@ int locate_find(const void *address, cenote_block *block, int answer)
     if (live)
         *block = (cenote_block){.start = (void *)(uintptr_t)w.start, .requested = w.requested, .size = w.size, .pool = pool,
                                 .group = w.arena->group ? group_of(pool, w.arena->group) : NULL, .stream_id = w.arena->stream,
-                                .stream = w.arena->handle, .used = *w.uses ? use_of(pool, *w.uses)->left : 0};
+                                .stream = w.arena->handle, .used = *w.uses ? use_of(&pool->clock, *w.uses)->left : 0};
     if (pool)
         lock_give(&pool->lock);
     return live ? CENOTE_OK : locate_misuse(found, address, &w, answer);

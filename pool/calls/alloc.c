@@ -15,7 +15,7 @@
 #include "pool/arenas/locate.h"
 #include "pool/arenas/place.h"
 #include "pool/calls/retire.h"
-#include "pool/clock/peer_uses.h"
+#include "pool/calls/streams.h"
 #include "pool/life/pool.h"
 #include "pool/shortage/shortage.h"
 #include "stats/account/count.h"
@@ -88,9 +88,9 @@ static struct arena *lock_arena(cenote_pool *pool, uint32_t group, struct reques
 /* A call names the stream, which is captured, or of which the pool may know something by its handle, from a capture. LOCKING: none, not inside. */
 static inline void meet_stream(cenote_pool *pool, uint64_t key, CUstream stream)
 {
-    if (__builtin_expect(stream_key_is_captured(key), 0))
+    if (__builtin_expect(key_is_captured(key), 0))
         retire_meet_captured(pool, key, stream);
-    else if (lanes_have_captured(pool))
+    else if (lanes_have_captured(&pool->clock))
         retire_another(pool, key, stream);
 }
 
@@ -113,8 +113,8 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
     }
     q->mark |= pool->steps.bits; /* only now: a step may have ended while the driver was asked */
     bool polls = (pool->pending.count && ++pool->pending.allocs_since_poll >= POLL_EVERY) ||
-                 lane_waits_for_call(pool, a->horizon.lane) ||
-                 (lanes_have_captured(pool) && lane_waits_for_call(pool, lane_when_captured(pool, key, stream, NULL)));
+                 lane_waits_for_call(&pool->clock, a->horizon.lane) ||
+                 (lanes_have_captured(&pool->clock) && lane_waits_for_call(&pool->clock, lane_when_captured(&pool->clock, key, stream, NULL)));
     struct requester who = place_requester(pool, a);
     a->captured |= a->is_private && !who.may_unmap;
     place_shape(pool, a, q);
@@ -214,7 +214,7 @@ uint32_t alloc_end_block(cenote_pool *pool, const struct block_ref *w)
 {
     count_free(pool, w);
     record_given(pool, w);
-    tick freed = fences_stamp(&pool->store.pages.fences);
+    tick freed = fences_stamp(&pool->clock.fences);
     w->arena->horizon.stream->freed = freed;
     if (pool->exports.by_block.count)
         share_end(pool, w->start);
@@ -270,7 +270,7 @@ static bool is_known(cenote_pool *pool, uint64_t key, struct device *other)
 {
     if (pool_take_lock(pool))
         return false;
-    bool known = lane_find(pool, key, other) != 0;
+    bool known = lane_find(&pool->clock, key, other) != 0;
     lock_give(&pool->lock);
     return known;
 }
@@ -285,6 +285,15 @@ static int find_stream(cenote_pool *pool, int device, CUstream stream, uint64_t 
     if (error || is_known(pool, *key, *other))
         return error;
     return device >= 0 ? stream_check_named(pool, stream, *key, *other) : stream_device(pool, stream, *key, other);
+}
+
+/* Blocks wait for a stream of another device, which is named: the lane is held, and this thread a user of the pool. LOCKING: none; not inside. */
+static void name_there(cenote_pool *pool, uint32_t lane, CUstream stream)
+{
+    peer_uses_name(&pool->clock, lane, stream);
+    lock_take(&pool->lock);
+    pool->life.users--;
+    lock_give(&pool->lock);
 }
 
 /* `device`: the device of the stream; -1: the program did not say. *key: of the stream, unless there is an error. */
@@ -307,20 +316,20 @@ static int use_block(void *block, int device, CUstream stream, uint64_t *key)
     cenote_pool *still = locate_lock(block, &w);
     enum lookup found = still == pool ? locate_at(pool, (uint64_t)(uintptr_t)block, &w) : FOUND_NOTHING;
     bool noted = found == FOUND_LIVE && pending_note_use(pool, &w, stream, *key, other);
-    uint32_t lanes[2] = {noted ? lane_find(pool, *key, other) : 0, noted ? lane_when_captured(pool, *key, stream, other) : 0};
-    bool owed = !other && (lane_waits_for_call(pool, lanes[0]) || lane_waits_for_call(pool, lanes[1])), owed_there[2];
+    uint32_t lanes[2] = {noted ? lane_find(&pool->clock, *key, other) : 0, noted ? lane_when_captured(&pool->clock, *key, stream, other) : 0};
+    bool owed = !other && (lane_waits_for_call(&pool->clock, lanes[0]) || lane_waits_for_call(&pool->clock, lanes[1])), owed_there[2];
     if (noted)
         record_used(pool, &w, *key);
     for (int i = 0; i < 2; i++)
-        if ((owed_there[i] = other && peer_uses_are_owed(pool, lanes[i]))) { /* another thread may free the block */
-            lane_hold(pool, lanes[i]);
+        if ((owed_there[i] = other && peer_uses_are_owed(&pool->clock, lanes[i]))) { /* another thread may free the block */
+            lane_hold(&pool->clock, lanes[i]);
             pool->life.users++;
         }
     if (still)
         lock_give(&still->lock);
     for (int i = 0; i < 2; i++)
         if (owed_there[i])
-            peer_uses_name(pool, lanes[i], stream);
+            name_there(pool, lanes[i], stream);
     if (owed) {
         struct lanes_call outer = lanes_call_names(*key, stream);
         pending_poll_some(pool);

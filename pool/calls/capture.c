@@ -22,7 +22,7 @@
 #include "pool/arenas/idle.h"
 #include "pool/arenas/locate.h"
 #include "pool/arenas/look.h"
-#include "pool/clock/events.h"
+#include "pool/calls/streams.h"
 #include "pool/life/pool.h"
 #include "pool/life/turn.h"
 #include "pool/mapping/peer_access.h"
@@ -173,7 +173,7 @@ static void release_arena(cenote_pool *pool, struct arena *a, tick now)
     }
     a->last_return_tick = now;
     a->is_private = false;
-    lane_release(pool, &a->horizon, now);
+    lane_release(&pool->clock, &a->horizon, now);
     heap_fix(&a->heap, false);
 }
 
@@ -193,9 +193,9 @@ static void end_group(struct look *look, cenote_group *group)
 {
     cenote_pool *pool = look->pool;
     bool is_private = group->flags & CENOTE_GROUP_PRIVATE;
-    tick now = is_private ? fences_stamp(&pool->store.pages.fences) : 0;
+    tick now = is_private ? fences_stamp(&pool->clock.fences) : 0;
     if (is_private)
-        lanes_note_replays(pool);
+        lanes_note_replays(&pool->clock);
     group->destroyed = true;
     group->arenas++;
     for (uint32_t next = group->first_arena; next;) {
@@ -208,7 +208,7 @@ static void end_group(struct look *look, cenote_group *group)
             idle_end(pool, a);
         if (look_goes_on(look, WORK_OF_END))
             continue;
-        now = is_private ? fences_stamp(&pool->store.pages.fences) : 0; /* blocks of arenas to come may have been freed */
+        now = is_private ? fences_stamp(&pool->clock.fences) : 0; /* blocks of arenas to come may have been freed */
         if (next && arena_of(pool, next)->group != group->number)
             next = group->first_arena;
     }
@@ -222,11 +222,20 @@ static int look_once_more(cenote_pool *pool)
     int error = turn_begin(pool);
     if (error)
         return error;
-    CUresult result = events_poll(pool, UINT64_MAX);
+    CUresult result = events_poll(&pool->clock, UINT64_MAX);
     if (!result)
         pending_poll(pool);
     turn_end(pool);
     return result ? pool_driver_error(pool, result, "looking at the device") : CENOTE_OK;
+}
+
+/* The replays of this thread, on its own default stream. LOCKING: none; not inside. */
+static void cover_replays(cenote_pool *pool)
+{
+    if (!events_await_replays(&pool->clock) || turn_begin(pool))
+        return;
+    events_cover_replays(&pool->clock);
+    turn_end(pool);
 }
 
 /* LOCKING: the turn. */
@@ -254,7 +263,7 @@ int cenote_group_destroy(cenote_group *group)
     error = destroy_group(pool, group);
     lock_give(&pool->turn);
     if (!error)
-        events_cover_replays(pool);
+        cover_replays(pool);
     return error;
 }
 
@@ -336,7 +345,7 @@ static bool end_capture(cenote_pool *pool, cenote_group *group, CUstream stream)
     bool known = stream_key(pool, stream, &key) == CENOTE_OK && device_lives(pool->config.device, pool->config.generation);
     lock_take(&pool->lock);
     struct capture *open = known ? find_capture(pool, key) : NULL, *same = find_capture_of_handle(pool, stream);
-    if (!open && same && (!known || stream_key_is_captured(same->stream)))
+    if (!open && same && (!known || key_is_captured(same->stream)))
         open = same;
     bool matches = open && open->group == (group ? group->number : 0);
     if (matches) {
@@ -347,7 +356,7 @@ static bool end_capture(cenote_pool *pool, cenote_group *group, CUstream stream)
     }
     lock_give(&pool->lock);
     if (matches)
-        events_cover_replays(pool);
+        cover_replays(pool);
     return matches;
 }
 

@@ -9,7 +9,7 @@
 
 #include "pool/arenas/arenas.h"
 #include "pool/arenas/idle.h"
-#include "pool/clock/lane_ends.h"
+#include "pool/calls/streams.h"
 #include "pool/life/pool.h"
 
 #define RETIRED_AT_A_TIME 32    /* arenas of one stream, between two looks whether another thread wants the lock */
@@ -21,11 +21,11 @@
 static int hold_lane(cenote_pool *pool, uint64_t key, uint32_t *lane)
 {
     int error = pool_take_lock(pool);
-    *lane = error ? 0 : lane_find_anywhere(pool, key);
+    *lane = error ? 0 : lane_find_anywhere(&pool->clock, key);
     if (error)
         return error;
     if (*lane)
-        lane_hold(pool, *lane);
+        lane_hold(&pool->clock, *lane);
     pool->life.users += *lane != 0;
     lock_give(&pool->lock);
     return CENOTE_OK;
@@ -38,7 +38,7 @@ static void end_arenas(cenote_pool *pool, uint32_t lane)
     while (more) {
         lock_take(&pool->lock);
         for (uint32_t i = 0; i < lock_portion(RETIRED_AT_A_TIME) && more; i++) {
-            uint32_t first = lane_of(pool, lane)->first_arena;
+            uint32_t first = lane_of(&pool->clock, lane)->first_arena;
             more = first != 0;
             if (more)
                 idle_end(pool, arena_of(pool, first));
@@ -47,13 +47,21 @@ static void end_arenas(cenote_pool *pool, uint32_t lane)
     }
 }
 
+static int refuse_captured(CUstream stream)
+{
+    return error_set(CENOTE_BUSY, 0, "stream %p is being captured: end the capture before the stream", (void *)stream);
+}
+
 /* The lane is held. LOCKING: none, not inside. */
 static int end_held(cenote_pool *pool, uint32_t lane, CUstream stream)
 {
-    int error = lane_ends_record(pool, lane, stream);
-    if (!error)
-        end_arenas(pool, lane);
-    return error;
+    CUresult result = lane_ends_record(&pool->clock, lane, stream);
+    if (result == CUDA_ERROR_NOT_READY)
+        return refuse_captured(stream);
+    if (result)
+        return pool_driver_error_of_any(pool, result, "recording the end of a stream (call cenote_stream_retire again before the stream ends)");
+    end_arenas(pool, lane);
+    return CENOTE_OK;
 }
 
 /* 0: there is nothing to drop. LOCKING: none. */
@@ -62,7 +70,7 @@ static void drop_lane(cenote_pool *pool, uint32_t lane)
     if (!lane)
         return;
     lock_take(&pool->lock);
-    lane_drop(pool, lane);
+    lane_drop(&pool->clock, lane);
     pool->life.users--;
     lock_give(&pool->lock);
 }
@@ -105,14 +113,14 @@ static void forget_the_order(cenote_pool *pool, struct lane *lane, uint64_t capt
 void retire_meet_captured(cenote_pool *pool, uint64_t key, CUstream stream)
 {
     uint64_t capture = 0;
-    bool known = touch_captures_are_announced() || stream_is_alive(pool, stream, key); /* as one that was declared immortal in a capture */
+    bool known = touch_captures_are_announced() || key_is_alive(&pool->clock.immortals, stream, key); /* it was declared immortal in a capture */
     if (!known) {
         capture = device_capture_of(pool->config.device, stream);
         if (pool_take_lock(pool)) /* the call will be told so */
             return;
-        uint32_t lane = lane_find_anywhere(pool, key);
+        uint32_t lane = lane_find_anywhere(&pool->clock, key);
         if ((known = lane))
-            forget_the_order(pool, lane_of(pool, lane), capture);
+            forget_the_order(pool, lane_of(&pool->clock, lane), capture);
         lock_give(&pool->lock);
     }
     lanes_expect_captured(known ? 0 : device_newest_stream(pool->config.device, stream), capture);
@@ -125,25 +133,34 @@ void retire_meet_captured(cenote_pool *pool, uint64_t key, CUstream stream)
 void retire_another(cenote_pool *pool, uint64_t key, CUstream stream)
 {
     uint32_t lane = 0;
-    if (!stream_key_is_id(key) || hold_lane(pool, stream_key_while_captured(stream), &lane) || !lane)
+    if (!key_is_id(key) || hold_lane(pool, key_while_captured(stream), &lane) || !lane)
         return;
     lock_take(&pool->lock);
-    struct lane *captured = lane_of(pool, lane);
+    struct lane *captured = lane_of(&pool->clock, lane);
     if (captured->newest && key > captured->newest && !captured->ended) {
-        lane_forget_key(pool, captured);
+        lane_forget_key(&pool->clock, captured);
         forget_arenas(pool, captured);
     }
-    lane_drop(pool, lane);
+    lane_drop(&pool->clock, lane);
     pool->life.users--;
     lock_give(&pool->lock);
+}
+
+/*
+ * Was the stream with that id the one that had the handle when it was captured? Where captures are announced nothing depends on it, for a fence
+ * covers both. LOCKING: none.
+ */
+static bool is_of(const cenote_pool *pool, uint32_t lane, uint64_t key)
+{
+    return touch_captures_are_announced() || key <= lane_of(&pool->clock, lane)->newest;
 }
 
 /* What the stream left in captures. LOCKING: as end_key. */
 static int end_captured(cenote_pool *pool, uint64_t key, CUstream stream)
 {
     uint32_t lane;
-    int error = hold_lane(pool, stream_key_while_captured(stream), &lane);
-    if (lane && lane_ends_is_of(pool, lane, key))
+    int error = hold_lane(pool, key_while_captured(stream), &lane);
+    if (lane && is_of(pool, lane, key))
         error = end_held(pool, lane, stream);
     drop_lane(pool, lane);
     return error;
@@ -157,10 +174,10 @@ int cenote_stream_retire(cenote_pool *pool, cenote_stream stream)
     if (error || (error = stream_key(pool, stream, &key)))
         return error;
     if (stream_is_immortal(pool, stream, key))
-        return error_set(CENOTE_INVALID, 0, key == STREAM_KEY_LEGACY ? "stream %p is the default stream of the device, which does not end" :
+        return error_set(CENOTE_INVALID, 0, key == KEY_LEGACY ? "stream %p is the default stream of the device, which does not end" :
                          "stream %p was declared immortal", (void *)stream);
-    if (stream_key_is_captured(key))
-        return lane_ends_refuse_captured(stream);
+    if (key_is_captured(key))
+        return refuse_captured(stream);
     error = end_key(pool, key, stream);
     return error ? error : end_captured(pool, key, stream);
 }

@@ -7,13 +7,11 @@
  *
  *     cenote_pool_sync_begin: all that was freed so far ---the program's cuCtxSynchronize---> cenote_pool_sync_end: the device is done with that
  *
- * This is no wait, and it moves no memory: it moves `whole` of the fences, and the next allocation or trim looks.
+ * This is no wait, and it moves no memory: it moves how far the device has got, and the next allocation or trim looks.
  *
  * LOCKING: none held, not inside. The turn, because fences are changed; the pool's lock around the books.
  */
 #include "base/check.h"
-#include "pool/clock/peer_fences.h"
-#include "pool/clock/peer_uses.h"
 #include "pool/life/pool.h"
 #include "pool/life/turn.h"
 
@@ -35,7 +33,7 @@ int cenote_pool_sync_begin(cenote_pool *pool, uint64_t *sync)
         return error_set(CENOTE_INVALID, 0, "nowhere to put the number for cenote_pool_sync_end: the last argument is NULL");
     if ((error = pool_take_lock(pool)))
         return error;
-    *sync = pool->store.pages.fences.now + mark_of(pool);
+    *sync = pool->clock.fences.now + mark_of(pool);
     lock_give(&pool->lock);
     return CENOTE_OK;
 }
@@ -76,23 +74,11 @@ static int find_synced(cenote_pool *pool, struct device **synced)
     return CENOTE_OK;
 }
 
-/* Granted devices are asked where captures are announced (rule 14): a fence covers what this one would not. LOCKING: the turn. */
-static bool is_enough(const cenote_pool *pool)
-{
-    return !pool->access.granted || !touch_captures_are_announced();
-}
-
 /* False: that number is not of this pool. LOCKING: the turn. */
 static bool note(cenote_pool *pool, const struct device *synced, uint64_t sync)
 {
     lock_take(&pool->lock);
-    tick covers = sync - mark_of(pool);
-    bool valid = covers <= pool->store.pages.fences.now;
-    if (valid && synced != pool->config.device) {
-        peer_uses_all_done(pool, synced->ordinal, covers);
-        peer_fences_all_done(pool, synced->ordinal, covers);
-    } else if (valid && is_enough(pool))
-        lanes_all_done(pool, covers);
+    bool valid = clock_synced(&pool->clock, synced, sync - mark_of(pool));
     lock_give(&pool->lock);
     return valid;
 }

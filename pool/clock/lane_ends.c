@@ -7,25 +7,18 @@
  * LOCKING: none held, and not inside. The thread holds the lane (lane_hold), so that the lane stays while the driver records the event; it takes the
  * pool's lock for each look at the books, and never the turn.
  */
-#include "pool/clock/lane_ends.h"
-
-#include "pool/clock/lane_events.h"
-#include "pool/clock/peer_uses.h"
-#include "pool/clock/spare_events.h"
-#include "pool/clock/streams.h"
-#include "pool/life/pool.h"
-#include "pool/pool.h"
+#include "pool/clock/room.h"
 
 /* *end: an event behind all that the stream was given, on its own device. LOCKING: none. */
-static CUresult record_end(cenote_pool *pool, uint32_t number, CUstream stream, CUevent *end)
+static CUresult record_end(struct clock *c, uint32_t number, CUstream stream, CUevent *end)
 {
-    struct device *d = pool->config.device;
-    CUresult result = device_enter(d, pool->config.generation);
+    struct device *d = c->device;
+    CUresult result = device_enter(d, c->generation);
     *end = NULL;
-    if (!result && lane_of(pool, number)->other) {
-        result = peer_uses_end(lane_of(pool, number), stream, false, end);
+    if (!result && lane_of(c, number)->other) {
+        result = peer_uses_end(lane_of(c, number), stream, false, end);
     } else if (!result) {
-        result = event_take(pool, end);
+        result = event_take(c, end);
         if (!result)
             result = touch_record_end(d, stream, *end);
     }
@@ -33,65 +26,43 @@ static CUresult record_end(cenote_pool *pool, uint32_t number, CUstream stream, 
     return result;
 }
 
-/* The error of a call that cannot be served. */
-int lane_ends_refuse_captured(CUstream stream)
-{
-    return error_set(CENOTE_BUSY, 0, "stream %p is being captured: end the capture before the stream", (void *)stream);
-}
-
-static int refuse_end(cenote_pool *pool, CUstream stream, CUresult result)
-{
-    if (result == CUDA_ERROR_NOT_READY)
-        return lane_ends_refuse_captured(stream);
-    return pool_driver_error_of_any(pool, result, "recording the end of a stream (call cenote_stream_retire again before the stream ends)");
-}
-
 /* There is an event, and another thread was quicker to end the stream. LOCKING: none. */
-static void give_end(cenote_pool *pool, const struct lane *lane, CUevent end)
+static void give_end(struct clock *c, const struct lane *lane, CUevent end)
 {
     if (end && lane->other) {
         if (!lane_is_over(lane))
             event_end_on(lane->other, end);
         return;
     }
-    lock_take(&pool->lock);
-    event_give(pool, end);
-    lock_give(&pool->lock);
+    lock_take(c->lock);
+    event_give(c, end);
+    lock_give(c->lock);
 }
 
 /*
- * The lane, which is held, ends. An error: there is no event, and the lane is as before. The first pool with announced:0 may be opened meanwhile:
- * then an event is wanted after all. LOCKING: none, not inside.
+ * The lane, which is held, ends. An error: there is no event, and the lane is as before; CUDA_ERROR_NOT_READY: the stream is captured. The first
+ * pool with announced:0 may be opened meanwhile: then an event is wanted after all. LOCKING: none, not inside.
  */
-int lane_ends_record(cenote_pool *pool, uint32_t number, CUstream stream)
+CUresult lane_ends_record(struct clock *c, uint32_t number, CUstream stream)
 {
     CUevent end = NULL;
     CUresult result = CUDA_SUCCESS;
-    bool is_named = !stream_is_unnamed(lane_of(pool, number)->key), again;
+    bool is_named = !key_is_unnamed(lane_of(c, number)->key), again;
     do {
         bool wants_event = is_named && !touch_captures_are_announced();
-        result = wants_event ? record_end(pool, number, stream, &end) : CUDA_SUCCESS;
-        lock_take(&pool->lock);
+        result = wants_event ? record_end(c, number, stream, &end) : CUDA_SUCCESS;
+        lock_take(c->lock);
         again = is_named && !wants_event && !touch_captures_are_announced();
-        bool ends = !result && !again && !lane_of(pool, number)->ended; /* else another thread was quicker */
+        bool ends = !result && !again && !lane_of(c, number)->ended; /* else another thread was quicker */
         if (ends)
-            lane_forget_key(pool, lane_of(pool, number));
+            lane_forget_key(c, lane_of(c, number));
         if (ends && end)
-            lane_events_end(pool, number, end);
-        lock_give(&pool->lock);
+            lane_events_end(c, number, end);
+        lock_give(c->lock);
         if (!ends)
-            give_end(pool, lane_of(pool, number), end);
+            give_end(c, lane_of(c, number), end);
     } while (again);
-    if (!pool->config.device->driver->cuStreamGetId) /* a thread that is inside may have looked before, and give the driver the handle */
-        device_let_leave(pool->config.device->card); /* those that visit another device are inside here, too */
-    return result ? refuse_end(pool, stream, result) : CENOTE_OK;
-}
-
-/*
- * Was the stream with that id the one that had the handle when it was captured? Where captures are announced nothing depends on it, for a fence
- * covers both. LOCKING: none.
- */
-bool lane_ends_is_of(const cenote_pool *pool, uint32_t lane, uint64_t key)
-{
-    return touch_captures_are_announced() || key <= lane_of(pool, lane)->newest;
+    if (!c->device->driver->cuStreamGetId) /* a thread that is inside may have looked before, and give the driver the handle */
+        device_let_leave(c->device->card); /* those that visit another device are inside here, too */
+    return result;
 }

@@ -1,9 +1,9 @@
 /*
- * lanes.h: the streams that a pool knows. See lanes.c, lane_events.c, and pending.c for the blocks of others that are used on a stream.
+ * lanes.h: the streams that a pool knows. See lanes.c, lane_events.c, and uses.c for the blocks of others that are used on a stream.
  *
  *     a lane: known by its key ---> ended (its stream was retired) ---> gone, when no arena, use, event or mark names it
  *
- * OWNERS: lanes.c, lane_events.c; pending.c and peer_uses.c have the line of uses. LOCKING: the pool's lock. What a lane is of (`key`, `stream`,
+ * OWNERS: lanes.c, lane_events.c; uses.c and peer_uses.c have the line of uses. LOCKING: the pool's lock. What a lane is of (`key`, `stream`,
  * `newest`, `other`, `generation`) is constant, and a thread that holds the lane reads it without; `is_mute` belongs to the thread that is `polling`.
  * The marks and their count change with the turn as well, and are read with either. `captured` is a hint without the lock; nothing else of
  * `struct lanes` is so.
@@ -15,7 +15,7 @@
 
 #include "base/index.h"
 #include "driver/device.h"
-#include "pool/core/fence.h"
+#include "pool/clock/fence.h"
 
 #define LANES_MAX (1u << 24)
 #define MARKS_MAX (TOUCH_STREAMS_MAX + 1)
@@ -29,7 +29,7 @@ struct lane_event {
 };
 
 struct lane {
-    uint64_t key;                   /* of the stream, see streams.c */
+    uint64_t key;                   /* of the stream, see keys.c */
     uint32_t probe;                 /* see lane_hash */
     CUstream stream;                /* its handle when it was first seen */
     uint64_t newest;                /* of one that was captured then: no stream had a greater id. 0: it was not, or that is not known */
@@ -52,7 +52,7 @@ struct lane {
     uint32_t next_asking;           /* lane with such an event */
     bool     is_asking;
 
-    /* --- pending.c: freed blocks that were used on the stream */
+    /* --- uses.c: freed blocks that were used on the stream */
     bool     is_listed;             /* among the lanes with a use in them */
     bool     is_mute;               /* in the last look at the first use the driver was not asked for its event, or did not say "not ready" */
     uint32_t next;                  /* lane with a use in it */
@@ -87,44 +87,10 @@ struct lanes_call {                 /* what a call of the API names: inside it, 
     bool     names;
 };
 
-struct lanes_call lanes_call_names(uint64_t key, CUstream stream);
-void lanes_call_ends(struct lanes_call outer);
-
 /* With its context, of another device: nothing that is left of the lane is named to the driver. */
 static inline bool lane_is_over(const struct lane *lane)
 {
     return lane->other && !device_is(lane->other, lane->generation);
 }
-
-uint32_t lane_find(const cenote_pool *pool, uint64_t key, const struct device *other);
-uint32_t lane_for(cenote_pool *pool, CUstream stream, uint64_t key, struct device *other);
-uint32_t lane_find_anywhere(const cenote_pool *pool, uint64_t key);
-void lanes_expect_captured(uint64_t newest_stream, uint64_t of_capture);
-uint32_t lane_when_captured(const cenote_pool *pool, uint64_t key, CUstream stream, const struct device *other);
-void lane_hold(cenote_pool *pool, uint32_t lane);
-void lane_drop(cenote_pool *pool, uint32_t lane);
-void lane_join(cenote_pool *pool, struct horizon *h, uint32_t lane, tick freed);
-void lane_leave(cenote_pool *pool, struct horizon *h);
-bool lane_may_be_touched(cenote_pool *pool, const struct lane *lane);
-CUresult lane_record(const cenote_pool *pool, const struct lane *lane, CUevent event);
-bool lane_is_owed(const cenote_pool *pool, uint32_t lane);
-bool lane_is_wanted(const cenote_pool *pool, uint32_t lane);
-bool lane_is_of(const cenote_pool *pool, const struct horizon *h, tick freed);
-void lane_release(cenote_pool *pool, struct horizon *h, tick now);
-void lanes_note_replays(cenote_pool *pool);
-void lanes_mark(cenote_pool *pool);
-void lanes_unmark(cenote_pool *pool);
-bool lanes_are_marked(const cenote_pool *pool, CUstream stream);
-bool lanes_named(uint64_t *key, CUstream *stream);
-bool lanes_can_help(cenote_pool *pool);
-void lane_set_done(cenote_pool *pool, uint32_t lane, tick covers);
-void lane_asked(cenote_pool *pool, uint32_t lane, tick covers);
-void lane_done(cenote_pool *pool, uint32_t lane, tick covers);
-void lane_not_asked(cenote_pool *pool, uint32_t lane, tick covers);
-bool lanes_are_in_flight(const cenote_pool *pool, tick limit);
-bool lanes_are_done(const cenote_pool *pool, tick limit);
-void lane_forget_key(cenote_pool *pool, struct lane *lane);
-void lanes_end_known(cenote_pool *pool);
-void lanes_all_done(cenote_pool *pool, tick covers);
 
 #endif

@@ -12,45 +12,36 @@
  * fence, if the driver refuses, or where a wait of one stream is not enough:
  *
  *     * a capture is open, or captures are not announced: there is no event over the context (rule 5);
- *     * the arena is of a private group: its graphs may be replayed on any stream (rule 4);
- *     * pages were granted to other devices: the fence does not cover their work (rule 14);
- *     * with order:0, because the program uses blocks on streams that are not ordered behind their own;
- *     * with aliases:off, because a page has to leave its old slot first;
- *     * the stream has no handle: it is the default stream of a green context.
+ *     * pages were granted to other devices: the fence does not cover their work (rule 14).
+ *
+ * `reach` in attempt.c has the reasons that lie with the arena.
  *
  * LOCKING: the turn.
  */
-#include "pool/clock/order.h"
-
 #include "base/check.h"
-#include "pool/life/turn.h"
+#include "pool/clock/room.h"
 
-/* The stream of the arena can be made to wait for all that was freed up to here. 0: for nothing. LOCKING: the pool's lock, too. */
-tick order_reach(const cenote_pool *pool, const struct arena *a)
+/* A stream of the pool's device can be made to wait for all that was freed up to here. 0: for nothing. LOCKING: the pool's lock, too. */
+tick order_reach(const struct clock *c)
 {
-    bool is_wanted = pool->config.options.order && !pool->store.pages.mapped_once;
-    bool may = is_wanted && touch_captures_are_announced() && !pool_is_capturing(pool) &&
-               !a->is_private && !pool->access.granted && !stream_is_unnamed(a->stream);
-    return may ? fences_newest_whole(&pool->store.pages.fences) : 0;
+    bool may = touch_captures_are_announced() && !clock_is_captured(c) && !c->grants.devices;
+    return may ? fences_newest_whole(&c->fences) : 0;
 }
 
-/* The stream of the arena waits, on the device, for what was freed up to `freed`. LOCKING: not the pool's lock. */
-CUresult order_behind(cenote_pool *pool, struct arena *a, tick freed)
+/*
+ * The stream of that key, which the call names, waits on the device for what was freed up to *freed. *freed: all that it waits for. LOCKING: not the
+ * pool's lock.
+ */
+CUresult order_behind(struct clock *c, uint64_t of, tick *freed)
 {
     uint64_t key;
     CUstream stream;
-    tick covers = freed;
-    lock_take(&pool->lock);
-    CUevent event = fences_covering(&pool->store.pages.fences, &covers);
-    lock_give(&pool->lock);
-    CHECK(event && covers > a->ordered); /* the plan was made with that fence due, and only this thread retires fences */
+    lock_take(c->lock);
+    CUevent event = fences_covering(&c->fences, freed);
+    lock_give(c->lock);
+    CHECK(event); /* the plan was made with that fence due, and only this thread retires fences */
     bool is_named = lanes_named(&key, &stream);
-    CHECK(is_named && key == a->stream); /* the call asks for memory of that stream */
-    (void)is_named;
-    CUresult result = pool->config.device->driver->cuStreamWaitEvent(stream, event, CU_EVENT_WAIT_DEFAULT);
-    lock_take(&pool->lock);
-    a->ordered = result ? a->ordered : covers;
-    pool->account.stats.orders += !result;
-    lock_give(&pool->lock);
-    return result;
+    CHECK(is_named && key == of);
+    (void)is_named, (void)of;
+    return c->device->driver->cuStreamWaitEvent(stream, event, CU_EVENT_WAIT_DEFAULT);
 }

@@ -11,15 +11,13 @@
  *
  * LOCKING: the turn. Other devices are visited, never entered, by a thread that is inside its own (docs/locks.md).
  */
-#include "pool/clock/peer_fences.h"
-
 #include "base/check.h"
-#include "pool/clock/peer_uses.h"
+#include "pool/clock/room.h"
 
 /* The granted devices to ask. */
-static uint64_t asked_devices(const cenote_pool *pool)
+static uint64_t asked_devices(const struct clock *c)
 {
-    return touch_captures_are_announced() ? pool->access.granted : 0;
+    return touch_captures_are_announced() ? c->grants.devices : 0;
 }
 
 /* A device on which the program has no context has nothing to do for it; asking that device would make one. */
@@ -31,30 +29,30 @@ bool peer_fences_have_context(const struct device *other)
 }
 
 /* The granted device, and of which generation it was. */
-static struct device *granted(const cenote_pool *pool, int ordinal, uint64_t *generation)
+static struct device *granted(const struct clock *c, int ordinal, uint64_t *generation)
 {
-    *generation = atomic_load(&pool->access.fences[ordinal].generation);
-    return atomic_load(&pool->config.others[ordinal]);
+    *generation = atomic_load(&c->grants.fence[ordinal].generation);
+    return atomic_load(&c->others[ordinal]);
 }
 
 /* Is a capture open on a granted device? Nothing can be recorded there then, nor waited for. */
-bool peer_fences_are_barred(const cenote_pool *pool)
+bool peer_fences_are_barred(const struct clock *c)
 {
     bool barred = false;
-    for (uint64_t devices = asked_devices(pool); devices && !barred; devices &= devices - 1) {
+    for (uint64_t devices = asked_devices(c); devices && !barred; devices &= devices - 1) {
         uint64_t generation;
-        const struct device *other = granted(pool, __builtin_ctzll(devices), &generation);
+        const struct device *other = granted(c, __builtin_ctzll(devices), &generation);
         barred = device_is_captured(other) && device_is(other, generation); /* captures end with their context */
     }
     return barred;
 }
 
 /* Visiting. */
-static CUresult record(cenote_pool *pool, struct device *other, struct peer_fence *f)
+static CUresult record(struct clock *c, struct device *other, struct peer_fence *f)
 {
-    lock_take(&pool->lock);
-    tick now = pool->store.pages.fences.now; /* what is freed from here on is not covered */
-    lock_give(&pool->lock);
+    lock_take(c->lock);
+    tick now = c->fences.now; /* what is freed from here on is not covered */
+    lock_give(c->lock);
     CUresult result = f->event ? CUDA_SUCCESS : other->driver->cuEventCreate(&f->event, CU_EVENT_DISABLE_TIMING);
     if (!result)
         result = other->driver->cuCtxRecordEvent(device_context(other), f->event);
@@ -63,7 +61,7 @@ static CUresult record(cenote_pool *pool, struct device *other, struct peer_fenc
 }
 
 /* A context that is lost does no work any more. */
-static CUresult ask(cenote_pool *pool, struct device *other, struct peer_fence *f, tick covers)
+static CUresult ask(struct clock *c, struct device *other, struct peer_fence *f, tick covers)
 {
     uint64_t generation = f->generation;
     CUresult result = device_visit(other, generation);
@@ -72,7 +70,7 @@ static CUresult ask(cenote_pool *pool, struct device *other, struct peer_fence *
     if (device_is_captured(other))
         result = CUDA_ERROR_NOT_READY;
     else if (f->covers < covers)
-        result = record(pool, other, f);
+        result = record(c, other, f);
     if (!result)
         result = other->driver->cuEventQuery(f->event);
     if (!result)
@@ -83,72 +81,71 @@ static CUresult ask(cenote_pool *pool, struct device *other, struct peer_fence *
 }
 
 /* Is each granted device done with what was freed up to `covers`? CUDA_SUCCESS, CUDA_ERROR_NOT_READY, or a driver will not say. LOCKING: inside. */
-CUresult peer_fences_ask(cenote_pool *pool, tick covers)
+CUresult peer_fences_ask(struct clock *c, tick covers)
 {
     CUresult result = CUDA_SUCCESS;
-    for (uint64_t devices = asked_devices(pool); devices && !result; devices &= devices - 1) {
-        struct peer_fence *f = &pool->access.fences[__builtin_ctzll(devices)];
-        struct device *other = atomic_load(&pool->config.others[__builtin_ctzll(devices)]);
+    for (uint64_t devices = asked_devices(c); devices && !result; devices &= devices - 1) {
+        struct peer_fence *f = &c->grants.fence[__builtin_ctzll(devices)];
+        struct device *other = atomic_load(&c->others[__builtin_ctzll(devices)]);
         if (f->done < covers && peer_fences_have_context(other))
-            result = ask(pool, other, f, covers);
+            result = ask(c, other, f, covers);
     }
     return result;
 }
 
 /* The program has waited there for what was freed up to `covers`. LOCKING: the turn. */
-void peer_fences_all_done(cenote_pool *pool, int ordinal, tick covers)
+void peer_fences_all_done(struct clock *c, int ordinal, tick covers)
 {
-    struct peer_fence *f = &pool->access.fences[ordinal];
+    struct peer_fence *f = &c->grants.fence[ordinal];
     f->done = f->done < covers ? covers : f->done;
     f->covers = f->covers < covers ? covers : f->covers;
 }
 
 /* Is the granted device known to be done with all that was freed so far? LOCKING: none held. */
-static bool is_done(cenote_pool *pool, int ordinal)
+static bool is_done(struct clock *c, int ordinal)
 {
-    lock_take(&pool->turn);
-    lock_take(&pool->lock);
-    bool done = pool->access.fences[ordinal].done >= pool->store.pages.fences.freed;
-    lock_give(&pool->lock);
-    lock_give(&pool->turn);
-    return done;
+    lock_take(c->lock);
+    tick freed = c->fences.freed;
+    lock_give(c->lock);
+    return c->grants.fence[ordinal].done >= freed;
 }
 
 /* Waits for each granted device as a whole. False: one cannot be waited for now. LOCKING: none held, not inside. */
-bool peer_fences_wait(cenote_pool *pool)
+bool peer_fences_wait(struct clock *c)
 {
     bool waited = true;
-    for (uint64_t devices = asked_devices(pool); devices && waited; devices &= devices - 1) {
+    for (uint64_t devices = asked_devices(c); devices && waited; devices &= devices - 1) {
         int ordinal = __builtin_ctzll(devices);
         uint64_t generation;
-        struct device *other = granted(pool, ordinal, &generation);
-        waited = is_done(pool, ordinal) || !peer_fences_have_context(other) || peer_uses_wait_for(other, generation) ||
+        struct device *other = granted(c, ordinal, &generation);
+        waited = is_done(c, ordinal) || !peer_fences_have_context(other) || peer_uses_wait_for(other, generation) ||
                  !device_is(other, generation);
     }
     return waited;
 }
 
 /* Has the device been granted in the context that it has now? LOCKING: the turn. */
-bool peer_fences_know(const cenote_pool *pool, const struct device *other)
+bool peer_fences_know(const struct clock *c, const struct device *other)
 {
-    return device_is(other, pool->access.fences[other->ordinal].generation);
+    return device_is(other, c->grants.fence[other->ordinal].generation);
 }
 
 /* Kernels of this context may use the pool from now on; those of one that has ended do not any more, and its event is gone. LOCKING: the turn. */
-void peer_fences_begin(cenote_pool *pool, struct device *other)
+void peer_fences_begin(struct clock *c, struct device *other)
 {
-    struct peer_fence *f = &pool->access.fences[other->ordinal];
+    struct peer_fence *f = &c->grants.fence[other->ordinal];
     f->event = NULL;
     f->covers = f->done;
     atomic_store(&f->generation, atomic_load(&other->generation));
+    c->grants.devices |= 1ull << other->ordinal;
 }
 
 /* The pool is closed for calls. */
-void peer_fences_close(cenote_pool *pool)
+void peer_fences_close(struct clock *c)
 {
     for (int ordinal = 0; ordinal < DEVICES_MAX; ordinal++) {
-        struct peer_fence *f = &pool->access.fences[ordinal];
-        const struct device *other = f->event ? atomic_load(&pool->config.others[ordinal]) : NULL;
+        struct peer_fence *f = &c->grants.fence[ordinal];
+        const struct device *other = f->event ? atomic_load(&c->others[ordinal]) : NULL;
         if (other && device_is(other, f->generation) && other->driver->cuEventDestroy(f->event))
             other->driver->cuEventDestroy(f->event); /* it would be lost: a refusal is asked for once more */
         f->event = NULL;

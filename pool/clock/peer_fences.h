@@ -5,15 +5,20 @@
 #ifndef CENOTE_POOL_CLOCK_PEER_FENCES_H
 #define CENOTE_POOL_CLOCK_PEER_FENCES_H
 
-#include "pool/pool.h"
+#include "driver/device.h"
+#include "pool/clock/fence.h"
 
-bool peer_fences_are_barred(const cenote_pool *pool);
-bool peer_fences_wait(cenote_pool *pool);
-bool peer_fences_have_context(const struct device *other);
-void peer_fences_all_done(cenote_pool *pool, int ordinal, tick covers);
-bool peer_fences_know(const cenote_pool *pool, const struct device *other);
-void peer_fences_begin(cenote_pool *pool, struct device *other);
-void peer_fences_close(cenote_pool *pool);
-CUresult peer_fences_ask(cenote_pool *pool, tick covers);
+/* How far a granted device has got. LOCKING: the turn, but for what is atomic. */
+struct peer_fence {
+    _Atomic(uint64_t) generation; /* of the context that was granted; 0: none. A reset ends the grant */
+    CUevent event;              /* in its context; NULL: none was needed so far */
+    tick    covers;             /* was recorded after everything that was freed up to here */
+    _Atomic(tick) done;         /* read without: the device is done with what it was given before that was freed */
+};
+
+struct grants {
+    _Atomic(uint64_t) devices;      /* a bit for each device that cenote_pool_grant named; changes with the turn */
+    struct peer_fence fence[DEVICES_MAX];
+};
 
 #endif

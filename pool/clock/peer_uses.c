@@ -12,13 +12,11 @@
  * LOCKING: other devices are visited, never entered, by a thread that is inside its own (docs/locks.md). A pending use belongs to the
  * thread that is `polling`; another may give it an event, under the pool's lock (peer_uses_name).
  */
-#include "pool/clock/peer_uses.h"
-
 #include "base/check.h"
-#include "pool/clock/lane_events.h"
+#include "pool/clock/room.h"
 
 /* An event after the uses so far of the lane's stream; NULL after an error. LOCKING: inside; visiting. */
-static CUresult record(cenote_pool *pool, const struct lane *lane, CUevent *event)
+static CUresult record(struct clock *c, const struct lane *lane, CUevent *event)
 {
     const struct driver *t = lane->other->driver;
     CUresult result = t->cuEventCreate(event, CU_EVENT_DISABLE_TIMING);
@@ -27,8 +25,8 @@ static CUresult record(cenote_pool *pool, const struct lane *lane, CUevent *even
         return result;
     }
     result = CUDA_ERROR_NOT_SUPPORTED;
-    if (lane_may_be_touched(pool, lane))
-        result = lane_record(pool, lane, *event);
+    if (lane_may_be_touched(c, lane))
+        result = lane_record(c, lane, *event);
     else if (touch_captures_are_announced() && t->cuCtxRecordEvent)
         result = t->cuCtxRecordEvent(device_context(lane->other), *event);
     if (result) {
@@ -42,43 +40,43 @@ static CUresult record(cenote_pool *pool, const struct lane *lane, CUevent *even
  * The event of the use, made if it has none; an error: one cannot be had. Another thread may name the stream meanwhile and give the use one
  * (peer_uses_name), which stays. LOCKING: not the pool's lock; inside; visiting.
  */
-static CUresult event_of(cenote_pool *pool, const struct lane *lane, struct use *u, CUevent *event)
+static CUresult event_of(struct clock *c, const struct lane *lane, struct use *u, CUevent *event)
 {
     CUevent more;
-    lock_take(&pool->lock);
+    lock_take(c->lock);
     *event = u->event;
-    lock_give(&pool->lock);
-    CUresult result = *event ? CUDA_SUCCESS : record(pool, lane, &more);
+    lock_give(c->lock);
+    CUresult result = *event ? CUDA_SUCCESS : record(c, lane, &more);
     if (*event || result)
         return result;
-    lock_take(&pool->lock);
+    lock_take(c->lock);
     *event = u->event = u->event ? u->event : more;
-    use_got_event(pool, u);
-    lock_give(&pool->lock);
+    use_got_event(c, u);
+    lock_give(c->lock);
     if (*event != more)
         event_end_on(lane->other, more);
     return CUDA_SUCCESS;
 }
 
 /* At the free. LOCKING: inside. */
-void peer_uses_record(cenote_pool *pool, struct use *u)
+void peer_uses_record(struct clock *c, struct use *u)
 {
-    const struct lane *lane = lane_of(pool, u->lane);
+    const struct lane *lane = lane_of(c, u->lane);
     CUevent event;
     if (device_visit(lane->other, lane->generation))
         return;
     if (!device_is_captured(lane->other))
-        event_of(pool, lane, u, &event);
+        event_of(c, lane, u, &event);
     device_visit_end(lane->other);
 }
 
 /* LOCKING: as event_of. */
-static void end_event(cenote_pool *pool, const struct lane *lane, struct use *u)
+static void end_event(struct clock *c, const struct lane *lane, struct use *u)
 {
-    lock_take(&pool->lock);
+    lock_take(c->lock);
     CUevent event = u->event;
     u->event = NULL;
-    lock_give(&pool->lock);
+    lock_give(c->lock);
     if (event)
         event_end_on(lane->other, event);
 }
@@ -87,18 +85,18 @@ static void end_event(cenote_pool *pool, const struct lane *lane, struct use *u)
  * An event that was recorded while a capture began and ended says nothing: the next look records another. A context that is lost does no work any
  * more. LOCKING: inside; visiting.
  */
-static bool ask(cenote_pool *pool, struct lane *lane, struct use *u)
+static bool ask(struct clock *c, struct lane *lane, struct use *u)
 {
     CUevent event;
-    CUresult result = event_of(pool, lane, u, &event);
+    CUresult result = event_of(c, lane, u, &event);
     if (!result)
         result = lane->other->driver->cuEventQuery(event);
     lane->is_mute = !event || result != CUDA_ERROR_NOT_READY;
     if (result == CUDA_ERROR_CAPTURED_EVENT) {
-        end_event(pool, lane, u);
-        lock_take(&pool->lock);
-        event_drop(pool, NULL);
-        lock_give(&pool->lock);
+        end_event(c, lane, u);
+        lock_take(c->lock);
+        event_drop(c, NULL);
+        lock_give(c->lock);
     }
     return result == CUDA_SUCCESS || driver_result_is_sticky(result);
 }
@@ -107,45 +105,45 @@ static bool ask(cenote_pool *pool, struct lane *lane, struct use *u)
  * Is the use done, which is the first of its lane? Asks the driver with the lock let go. Its event has ended when the answer is true. LOCKING: the
  * pool's lock; `polling`; inside.
  */
-bool peer_uses_is_done(cenote_pool *pool, uint32_t use)
+bool peer_uses_is_done(struct clock *c, uint32_t use)
 {
-    struct use *u = use_of(pool, use);
-    struct lane *lane = lane_of(pool, u->lane);
-    uint32_t covering = touch_captures_are_announced() ? use : use_covering(pool, use);
+    struct use *u = use_of(c, use);
+    struct lane *lane = lane_of(c, u->lane);
+    uint32_t covering = touch_captures_are_announced() ? use : use_covering(c, use);
     struct device *other = lane->other;
     lane->is_mute = true;
     if (lane_is_over(lane)) { /* with its events */
         u->event = NULL;
         return true;
     }
-    covering = covering ? covering : use_to_cover(pool, lane, use);
-    bool waited = u->freed <= pool->pending.done_on_peers[other->ordinal] || u->freed <= lane->uses_done || u->freed <= lane->progress.done;
+    covering = covering ? covering : use_to_cover(c, lane, use);
+    bool waited = u->freed <= c->uses.done_on_peers[other->ordinal] || u->freed <= lane->uses_done || u->freed <= lane->progress.done;
     bool done = false;
-    lock_give(&pool->lock);
+    lock_give(c->lock);
     CUresult visited = device_visit(other, lane->generation);
     lane->is_mute = visited != CUDA_ERROR_NOT_READY; /* its gate is shut for a moment */
     if (!visited) {
-        done = waited || (!device_is_captured(other) && ask(pool, lane, use_of(pool, covering)));
+        done = waited || (!device_is_captured(other) && ask(c, lane, use_of(c, covering)));
         if (done)
-            end_event(pool, lane, u);
+            end_event(c, lane, u);
         device_visit_end(other);
     } else if (driver_result_is_sticky(visited) && !lane_is_over(lane)) { /* the next look sees that one */
         done = true;
-        end_event(pool, lane, u);
+        end_event(c, lane, u);
     }
-    lock_take(&pool->lock);
+    lock_take(c->lock);
     if (done && !waited)
-        uses_are_done(pool, lane, covering);
+        uses_are_done(c, lane, covering);
     return done && !u->event; /* peer_uses_name may have given it another: then the next look ends that */
 }
 
 /* The other devices that freed blocks wait for, one bit each. LOCKING: the pool's lock. */
-static uint64_t waited_for(const cenote_pool *pool)
+static uint64_t waited_for(const struct clock *c)
 {
     uint64_t devices = 0;
-    for (uint32_t number = pool->pending.first; number; number = lane_of(pool, number)->next)
-        if (lane_of(pool, number)->other)
-            devices |= 1ull << lane_of(pool, number)->other->ordinal;
+    for (uint32_t number = c->uses.first; number; number = lane_of(c, number)->next)
+        if (lane_of(c, number)->other)
+            devices |= 1ull << lane_of(c, number)->other->ordinal;
     return devices;
 }
 
@@ -161,33 +159,33 @@ bool peer_uses_wait_for(struct device *other, uint64_t generation)
 }
 
 /* The other device is done with all that was freed up to `covers`. LOCKING: the pool's lock. */
-void peer_uses_all_done(cenote_pool *pool, int ordinal, tick covers)
+void peer_uses_all_done(struct clock *c, int ordinal, tick covers)
 {
-    if (pool->pending.done_on_peers[ordinal] < covers)
-        pool->pending.done_on_peers[ordinal] = covers;
+    if (c->uses.done_on_peers[ordinal] < covers)
+        c->uses.done_on_peers[ordinal] = covers;
 }
 
 /*
  * Waits on the host until other devices are done with the blocks freed so far. False: there was nothing to wait for, or it was not
  * possible. LOCKING: none held, not inside.
  */
-bool peer_uses_wait(cenote_pool *pool)
+bool peer_uses_wait(struct clock *c)
 {
     bool waited = false;
-    if (!pool->pending.count || !touch_captures_are_announced())
+    if (!touch_captures_are_announced())
         return false;
-    lock_take(&pool->lock);
-    uint64_t devices = waited_for(pool);
-    tick now = pool->store.pages.fences.now; /* what is freed later may be used by work that comes later */
-    lock_give(&pool->lock);
+    lock_take(c->lock);
+    uint64_t devices = waited_for(c);
+    tick now = c->fences.now; /* what is freed later may be used by work that comes later */
+    lock_give(c->lock);
     for (; devices; devices &= devices - 1) {
         int ordinal = __builtin_ctzll(devices);
-        struct device *other = atomic_load(&pool->config.others[ordinal]);
+        struct device *other = atomic_load(&c->others[ordinal]);
         if (!peer_uses_wait_for(other, atomic_load(&other->generation)))
             continue;
-        lock_take(&pool->lock);
-        peer_uses_all_done(pool, ordinal, now);
-        lock_give(&pool->lock);
+        lock_take(c->lock);
+        peer_uses_all_done(c, ordinal, now);
+        lock_give(c->lock);
         waited = true;
     }
     return waited;
@@ -210,50 +208,49 @@ static CUresult record_on(struct device *other, CUstream stream, bool whole, CUe
 }
 
 /* The use has the event from now on, unless it has ended meanwhile, or has one. LOCKING: inside; visiting. */
-static void give_event(cenote_pool *pool, struct device *other, uint32_t lane, uint32_t use, tick freed, CUevent event)
+static void give_event(struct clock *c, struct device *other, uint32_t lane, uint32_t use, tick freed, CUevent event)
 {
-    lock_take(&pool->lock);
-    struct use *u = use_of(pool, use);
+    lock_take(c->lock);
+    struct use *u = use_of(c, use);
     bool takes = u->lane == lane && u->freed == freed && !u->event;
     if (takes) {
         u->event = event;
-        use_got_event(pool, u);
+        use_got_event(c, u);
     }
-    lock_give(&pool->lock);
+    lock_give(c->lock);
     if (!takes)
         event_end_on(other, event);
 }
 
 /* Do blocks wait for a call that names this stream? LOCKING: the pool's lock. */
-bool peer_uses_are_owed(const cenote_pool *pool, uint32_t lane)
+bool peer_uses_are_owed(const struct clock *c, uint32_t lane)
 {
-    return !touch_captures_are_announced() && lane && lane_of(pool, lane)->last && !use_of(pool, lane_of(pool, lane)->last)->event;
+    return !touch_captures_are_announced() && lane && lane_of(c, lane)->last && !use_of(c, lane_of(c, lane)->last)->event;
 }
 
 /*
- * A call names the stream: all that waits for it has an event from now on. The caller has held the lane and is a user of the pool, for the block
- * may be freed meanwhile; both end here. LOCKING: none; not inside.
+ * A call names the stream: all that waits for it has an event from now on. The caller has held the lane, which this drops, and is a user of the
+ * pool, for the block may be freed meanwhile. LOCKING: none; not inside.
  */
-void peer_uses_name(cenote_pool *pool, uint32_t number, CUstream stream)
+void peer_uses_name(struct clock *c, uint32_t number, CUstream stream)
 {
     CUevent event;
-    bool entered = device_enter(pool->config.device, pool->config.generation) == CUDA_SUCCESS;
-    lock_take(&pool->lock);
-    const struct lane *lane = lane_of(pool, number);
+    bool entered = device_enter(c->device, c->generation) == CUDA_SUCCESS;
+    lock_take(c->lock);
+    const struct lane *lane = lane_of(c, number);
     struct device *other = lane->other;
     uint32_t use = lane->last;
-    tick freed = use ? use_of(pool, use)->freed : 0;
-    lock_give(&pool->lock);
+    tick freed = use ? use_of(c, use)->freed : 0;
+    lock_give(c->lock);
     if (entered && use && other && !device_visit(other, lane->generation)) {
         if (!device_is_captured(other) && !record_on(other, stream, false, &event))
-            give_event(pool, other, number, use, freed, event);
+            give_event(c, other, number, use, freed, event);
         device_visit_end(other);
     }
-    device_leave(pool->config.device);
-    lock_take(&pool->lock);
-    pool->life.users--;
-    lane_drop(pool, number);
-    lock_give(&pool->lock);
+    device_leave(c->device);
+    lock_take(c->lock);
+    lane_drop(c, number);
+    lock_give(c->lock);
 }
 
 /*
@@ -286,28 +283,28 @@ static bool lacks_end(const struct lane *lane)
  * As events_become_careful, for streams of other devices that have ended. CUDA_ERROR_NOT_READY: a capture is open there, or is being announced.
  * LOCKING: the turn.
  */
-CUresult peer_uses_become_careful(cenote_pool *pool)
+CUresult peer_uses_become_careful(struct clock *c)
 {
     CUresult result = CUDA_SUCCESS;
     bool is_lane = true;
     for (uint32_t number = 1; !result && is_lane; number++) {
         CUevent end;
-        lock_take(&pool->lock);
-        is_lane = number < pool->lanes.table.used;
-        const struct lane *lane = is_lane ? lane_of(pool, number) : NULL;
+        lock_take(c->lock);
+        is_lane = number < c->lanes.table.used;
+        const struct lane *lane = is_lane ? lane_of(c, number) : NULL;
         bool lacks = lane && lane->other && lacks_end(lane) && lane->other->driver->cuCtxRecordEvent && !lane_is_over(lane);
         if (lacks)
-            lane_hold(pool, number);
-        lock_give(&pool->lock);
+            lane_hold(c, number);
+        lock_give(c->lock);
         if (!lacks)
             continue;
         result = peer_uses_end(lane, NULL, true, &end);
-        lock_take(&pool->lock);
+        lock_take(c->lock);
         if (!result)
-            lane_events_end(pool, number, end);
+            lane_events_end(c, number, end);
         bool is_lost = driver_result_is_sticky(result) || lane_is_over(lane);
-        lane_drop(pool, number);
-        lock_give(&pool->lock);
+        lane_drop(c, number);
+        lock_give(c->lock);
         result = is_lost ? CUDA_SUCCESS : result;
     }
     return result;

@@ -20,11 +20,4 @@ struct events {
     CUevent        spare[EVENTS_MAX];
 };
 
-struct device;
-void event_give(cenote_pool *pool, CUevent event);
-void event_drop(cenote_pool *pool, CUevent event);
-void event_close(cenote_pool *pool);
-void event_end_on(struct device *other, CUevent event);
-CUresult event_take(cenote_pool *pool, CUevent *event);
-
 #endif

@@ -23,7 +23,7 @@ struct arena {                      /* guarded by the pool's lock */
     struct heap  heap;              /* number 0: blocks of any size */
     struct heap *small;             /* number HEAP_OF_SMALL: small blocks; NULL: none came yet */
     struct slabs slabs;
-    uint64_t stream;                /* key of its stream, see streams.c */
+    uint64_t stream;                /* key of its stream, see keys.c */
     CUstream handle;                /* the stream's handle when the stream got the arena */
     uint32_t number;                /* in the pool's table */
     uint32_t group;                 /* 0: none */

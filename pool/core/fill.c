@@ -189,7 +189,7 @@ void fill_pick(struct fill *f, struct pages *s, const struct requester *who, uin
         before += f->lack[larger];
     f->pickers[grade] = (struct picker){.who = who,
                                         .only_shift = shift,
-                                        .latest = f->growth >> shift < missing ? s->fences.now : 0,
+                                        .latest = f->growth >> shift < missing ? s->fences->now : 0,
                                         .most = missing,
                                         .picks = f->picks + before};
 }

@@ -70,7 +70,7 @@ static bool slot_may_be_unmapped(const struct pages *s, const struct requester *
                                  uint32_t slot)
 {
     return who->may_unmap && !mapping_is_fixed(s, r, slot) && !r->pins[slot] &&
-           (fence_has_passed(&s->fences, r->freed[slot], r->arena) || BREAKS(3));
+           (fence_has_passed(s->fences, r->freed[slot], r->arena) || BREAKS(3));
 }
 
 /* May the page at this slot be used here by `who`? Meets the page: a second slot of the same look may not. */
@@ -260,7 +260,7 @@ static void make_sole(struct pages *s, struct page *p)
 {
     struct region *r = region_of(s, p->home.region);
     uint32_t slot = p->home.slot;
-    if (p->arena != r->arena && !p->owner.region && !fence_has_passed(&s->fences, p->freed, p->arena))
+    if (p->arena != r->arena && !p->owner.region && !fence_has_passed(s->fences, p->freed, p->arena))
         return; /* another stream may still use it, which the slot cannot express */
     if (p->leaving || bit_is_set(r->transit, slot) || bit_is_set(r->broken, slot) ||
         (p->owner.region && !slot_ref_is(p->owner, r->number, slot)))

@@ -5,7 +5,7 @@
 #define CENOTE_POOL_CORE_PAGES_H
 
 #include "base/memory.h"
-#include "pool/core/fence.h"
+#include "pool/clock/fence.h"
 #include "pool/core/region.h"
 
 #define PAGES_MAX   (1u << 24)     /* 32 TiB of 2 MiB pages */
@@ -48,7 +48,7 @@ struct requester {
 };
 
 struct pages {                      /* guarded by the pool's lock */
-    struct fences fences;
+    const struct fences *fences;   /* time: the core reads it and changes nothing of it */
     struct table  table;            /* of struct page */
     struct table  regions;          /* of struct region_entry */
     uint32_t      shifts[GRADES];   /* log2 of the page size of each grade, the smaller first; they may be equal */
@@ -89,7 +89,7 @@ static inline struct region *region_of(const struct pages *s, uint32_t region)
 /* Does the stream of the requester come after the last use of a page, which that arena freed at that tick? */
 static inline bool requester_comes_after(const struct pages *s, const struct requester *who, tick freed, uint32_t arena)
 {
-    return arena == who->arena || freed <= who->ordered || fence_has_passed(&s->fences, freed, arena);
+    return arena == who->arena || freed <= who->ordered || fence_has_passed(s->fences, freed, arena);
 }
 
 bool pages_open(struct pages *s, uint32_t shift); /* pages of one size; the caller may have other grades */

@@ -72,8 +72,8 @@ static bool may_leave_slot(const struct pages *s, const struct requester *who, c
 {
     const struct region *r = p->home.region ? region_of(s, p->home.region) : NULL;
     return !r || (who->may_unmap && !p->fixed && !bit_is_set(r->broken, p->home.slot) &&
-                  fence_has_passed(&s->fences, freed, arena) &&
-                  fence_has_passed(&s->fences, r->freed[p->home.slot], r->arena));
+                  fence_has_passed(s->fences, freed, arena) &&
+                  fence_has_passed(s->fences, r->freed[p->home.slot], r->arena));
 }
 
 /* As requester_comes_after, also true if the stream of the requester can be made to wait (`orderable`). */
@@ -107,7 +107,7 @@ static bool is_eligible(const struct pages *s, const struct picker *k, const str
     if (p->pins || p->leaving || freed > k->latest || !is_of_size(k, p))
         return false;
     if (!k->who)
-        return !p->fixed && fence_has_passed(&s->fences, freed, arena);
+        return !p->fixed && fence_has_passed(s->fences, freed, arena);
     if (arena != k->who->arena && (p->fixed || !may_come_after(s, k->who, freed, arena)))
         return false;
     return !s->mapped_once || may_leave_slot(s, k->who, p, freed, arena);

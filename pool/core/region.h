@@ -10,7 +10,7 @@
 
 #include "base/bits.h"
 #include "driver/device.h"
-#include "pool/core/fence.h"
+#include "pool/clock/fence.h"
 
 /* One slot of one region of a pool. Region 0 is "nowhere". */
 struct slot_ref {

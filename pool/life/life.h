@@ -5,7 +5,7 @@
  *       +-----> lost: the first sticky error of the driver; the pool stays open, and allocations fail
  *
  * OWNERS: pool/library.c makes and ends pools; pools.c keeps the list, and the devices that pools have open; pool.c and
- * reset.c note the first sticky error; turn.c and look.c count the threads that are away; alloc.c, pending.c, peer_uses.c and retire.c
+ * reset.c note the first sticky error; turn.c and look.c count the threads that are away; alloc.c, pending.c and retire.c
  * count those that come back to the books.
  * LOCKING: each part says its own.
  */
@@ -17,7 +17,7 @@
 #include "base/error.h"
 #include "base/lock.h"
 #include "driver/device.h"
-#include "pool/core/fence.h"
+#include "pool/clock/fence.h"
 
 #define EXIT_PATIENCE 1000      /* in ms, chosen: so long the end of the process waits for a thread of ours. What that does takes a few */
 

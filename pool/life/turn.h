@@ -16,10 +16,4 @@ void turn_come_back(const cenote_pool *pool, cenote_pool *other);
 CUresult turn_resume(cenote_pool *pool);
 CUresult turn_let_go(cenote_pool *pool, CUresult (*wait)(struct device *device, bool *whole), bool *whole);
 
-static inline bool pool_is_capturing(const cenote_pool *pool)
-{
-    const struct device *d = pool->config.device;
-    return device_is_captured(d) && (!pool->life.ending || device_bars_end(d)); /* of a pool that ends nothing waits for captures elsewhere */
-}
-
 #endif

@@ -15,7 +15,6 @@
 
 #include "base/check.h"
 #include "pool/arenas/look.h"
-#include "pool/life/turn.h"
 #include "pool/mapping/trim.h"
 
 #define SLOTS_A_UNIT 4u     /* of work, see look.c */
@@ -26,7 +25,7 @@
  */
 bool aliases_may_go(const cenote_pool *pool, const struct region *r, uint32_t slot)
 {
-    const struct fences *fences = &pool->store.pages.fences;
+    const struct fences *fences = &pool->clock.fences;
     const struct page *p = r->page[slot] ? page_of(&pool->store.pages, r->page[slot]) : NULL;
     if (!p || p->leaving || p->fixed || p->pins || (!p->owner.region && !fence_has_passed(fences, p->freed, p->arena)))
         return false;

@@ -16,7 +16,6 @@
 #include "pool/mapping/peer_access.h"
 
 #include "base/check.h"
-#include "pool/clock/peer_fences.h"
 #include "pool/life/pool.h"
 #include "pool/life/pools.h"
 #include "pool/life/turn.h"
@@ -98,10 +97,10 @@ static CUresult grant_context(cenote_pool *pool, struct device *other)
 static CUresult grant_contexts(cenote_pool *pool)
 {
     CUresult result = CUDA_SUCCESS;
-    uint64_t missing = pool->access.granted & ~pool->access.contexts;
+    uint64_t missing = pool->clock.grants.devices & ~pool->access.contexts;
     for (int ordinal = 0; !result && missing >> ordinal; ordinal++) {
         struct device *other = atomic_load(&pool->config.others[ordinal]);
-        if (missing >> ordinal & 1 && device_lives(other, pool->access.fences[ordinal].generation))
+        if (missing >> ordinal & 1 && device_lives(other, pool->clock.grants.fence[ordinal].generation))
             result = grant_context(pool, other);
     }
     return result;
@@ -155,15 +154,13 @@ static int grant(cenote_pool *pool, struct device *other)
     if (error)
         return error;
     CUresult result = CUDA_SUCCESS;
-    bool is_new = !peer_fences_know(pool, other);
+    bool is_new = !peer_fences_know(&pool->clock, other);
     if (is_new)
         pool->access.contexts &= ~(1ull << other->ordinal);
     if (is_new)
         result = pool->config.provider == CENOTE_VMM ? grant_pages(pool, other, who) : grant_segments(pool, other, who);
     if (is_new && !result)
-        peer_fences_begin(pool, other);
-    if (!result)
-        pool->access.granted |= 1ull << other->ordinal;
+        peer_fences_begin(&pool->clock, other);
     turn_end(pool);
     return result ? pool_driver_error_of_any(pool, result, "giving another device access") : CENOTE_OK;
 }
@@ -176,7 +173,7 @@ int peer_access_open_contexts(cenote_pool *pool)
     int error = turn_take(pool); /* no grant is under way */
     if (error)
         return error;
-    bool missing = pool->config.provider == CENOTE_VMM && pool->access.granted & ~pool->access.contexts;
+    bool missing = pool->config.provider == CENOTE_VMM && pool->clock.grants.devices & ~pool->access.contexts;
     lock_give(&pool->turn);
     error = missing ? turn_begin(pool) : CENOTE_OK;
     if (error || !missing)

@@ -18,7 +18,6 @@
 
 #include "base/check.h"
 #include "pool/arenas/look.h"
-#include "pool/life/turn.h"
 #include "pool/mapping/trim.h"
 
 #define SLOTS_A_UNIT 4u     /* of work, see look.c */
@@ -33,7 +32,7 @@ static bool has_block(const cenote_pool *pool, const struct region *r)
 static bool slot_is_unused(const cenote_pool *pool, const struct region *r, uint32_t slot)
 {
     const struct page *p = r->page[slot] ? page_of(&pool->store.pages, r->page[slot]) : NULL;
-    bool done = fence_has_passed(&pool->store.pages.fences, r->freed[slot], r->arena);
+    bool done = fence_has_passed(&pool->clock.fences, r->freed[slot], r->arena);
     return done && !r->pins[slot] && !bit_is_set(r->transit, slot) && !(p && p->fixed);
 }
 

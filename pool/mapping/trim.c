@@ -18,8 +18,6 @@
 #include "pool/arenas/idle.h"
 #include "pool/arenas/last_freed.h"
 #include "pool/arenas/look.h"
-#include "pool/clock/events.h"
-#include "pool/life/turn.h"
 #include "pool/life/watch.h"
 #include "pool/provider/async.h"
 #include "pool/provider/provider.h"
@@ -280,7 +278,7 @@ void trim_spares(cenote_pool *pool)
     while (!pool_is_capturing(pool)) {
         lock_take(&pool->lock);
         uint32_t page = pool->store.pages.spare;
-        if (page && !fence_has_passed(&pool->store.pages.fences, page_of(&pool->store.pages, page)->freed,
+        if (page && !fence_has_passed(&pool->clock.fences, page_of(&pool->store.pages, page)->freed,
                                       page_of(&pool->store.pages, page)->arena))
             page = 0;
         if (page)
@@ -330,7 +328,7 @@ static uint32_t leave_segment(cenote_pool *pool, const struct arena *a)
         struct page *p = page_of(&pool->store.pages, r->page[0]);
         bool owned = bit_is_set(r->sole, 0) ? bit_is_set(r->busy, 0) : p->owner.region != 0;
         if (!r->page[0] || owned || p->leaving || p->pins ||
-            !fence_has_passed(&pool->store.pages.fences, bit_is_set(r->sole, 0) ? r->freed[0] : p->freed, r->arena))
+            !fence_has_passed(&pool->clock.fences, bit_is_set(r->sole, 0) ? r->freed[0] : p->freed, r->arena))
             continue;
         pages_leave(&pool->store.pages, r->page[0]);
         return r->page[0];
@@ -407,7 +405,7 @@ void trim_surplus(cenote_pool *pool)
     uint64_t keep = pool->limits.trim_above > 0 ? (uint64_t)(pool->limits.trim_above * (double)most) : UINT64_MAX;
     bool surplus = pool->store.pages.reserved > keep;
     lock_give(&pool->lock);
-    if (!surplus || events_poll(pool, UINT64_MAX))
+    if (!surplus || events_poll(&pool->clock, UINT64_MAX))
         return;
     uint64_t bytes = trim_to(pool, keep, UINT64_MAX);
     lock_take(&pool->lock);

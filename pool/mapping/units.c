@@ -104,7 +104,7 @@ static void set_idle(struct pass *p, uint32_t unit)
 /* Free pages of that grade that could move there, `most` at most. */
 static uint32_t count_free(struct pages *s, const struct requester *who, uint32_t grade, uint32_t most)
 {
-    struct picker k = {.who = who, .only_shift = s->shifts[grade], .latest = s->fences.now, .most = most};
+    struct picker k = {.who = who, .only_shift = s->shifts[grade], .latest = s->fences->now, .most = most};
     pick_pages(s, &k);
     return k.count;
 }

@@ -77,7 +77,7 @@ tick churn_trim_came(cenote_pool *pool)
     struct churn *r = &pool->policy.churn;
     tick *slot = &r->trims[r->trims_seen++ % OFTEN_LEAST], before = *slot;
     lock_take(&pool->lock);
-    *slot = pool->store.pages.fences.now;
+    *slot = pool->clock.fences.now;
     lock_give(&pool->lock);
     return before;
 }
@@ -105,7 +105,7 @@ bool churn_forbids(cenote_pool *pool)
     bool forbids =
         r->often >= OFTEN_LEAST && left_for(pool, GRACE_NS) < pages_largest(&pool->store.pages) && has_the_device(pool);
     lock_take(&pool->lock);
-    tick deferred = forbids ? pool->store.pages.fences.now : 0;
+    tick deferred = forbids ? pool->clock.fences.now : 0;
     lock_give(&pool->lock);
     atomic_store(&r->deferred, deferred);
     return forbids;

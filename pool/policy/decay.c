@@ -17,7 +17,6 @@
  * LOCKING: the turn, unless a function says otherwise.
  */
 #include "base/check.h"
-#include "pool/clock/events.h"
 #include "pool/life/pool.h"
 #include "pool/life/turn.h"
 #include "pool/mapping/trim.h"
@@ -44,7 +43,7 @@ static bool begin_epoch(cenote_pool *pool, uint64_t now)
         d->newest = (d->newest + 1) % (DECAY_EPOCHS + 1);
         d->epochs[d->newest].ns = now;
         lock_take(&pool->lock);
-        d->epochs[d->newest].freed = pool->store.pages.fences.now;
+        d->epochs[d->newest].freed = pool->clock.fences.now;
         lock_give(&pool->lock);
     }
     for (int i = 0; i <= DECAY_EPOCHS; i++)
@@ -78,7 +77,7 @@ bool decay_go(cenote_pool *pool, uint64_t most)
         return false;
     bool begins = begin_epoch(pool, now);
     /* by the time it is ripe the device should be done with it */
-    CUresult result = events_poll(pool, d->epochs[d->newest].freed);
+    CUresult result = events_poll(&pool->clock, d->epochs[d->newest].freed);
     if (result) {
         pool_driver_error(pool, result, "looking after free pages");
         return false;

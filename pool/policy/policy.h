@@ -9,7 +9,7 @@
 
 #include <cenote/cenote.h>
 
-#include "pool/core/fence.h"
+#include "pool/clock/fence.h"
 
 #define DECAY_EPOCHS 8              /* of one decay_ms */
 

@@ -3,7 +3,6 @@
  *
  * LOCKING: the caller holds none.
  */
-#include "pool/clock/events.h"
 #include "pool/life/pool.h"
 #include "pool/life/turn.h"
 #include "pool/mapping/trim.h"
@@ -17,7 +16,7 @@
 /* What the device is done with by now, or with the flag after a wait for all of it. LOCKING: the turn. */
 static CUresult look(cenote_pool *pool, unsigned flags)
 {
-    CUresult result = events_poll(pool, UINT64_MAX);
+    CUresult result = events_poll(&pool->clock, UINT64_MAX);
     if (!result && flags & CENOTE_TRIM_WAIT)
         result = wait_for_all(pool);
     if (!result)
@@ -132,7 +131,7 @@ int cenote_pool_step(cenote_pool *pool)
     bool due = pool->config.options.trim_every && pool->steps.count % pool->config.options.trim_every == 0;
     tick latest = pool->policy.last_trim;
     if (due)
-        pool->policy.last_trim = pool->store.pages.fences.now;
+        pool->policy.last_trim = pool->clock.fences.now;
     lock_give(&pool->lock);
     if (due)
         return trim(pool, 0, latest, WITH_STEPS);

@@ -24,7 +24,7 @@
 /* Is the next segment of the arena one of the driver's pool, if it is large enough? LOCKING: none. */
 bool async_serves(const cenote_pool *pool, const struct arena *a)
 {
-    return pool->config.provider == CENOTE_ASYNC && !a->is_plain && !stream_is_unnamed(a->stream) &&
+    return pool->config.provider == CENOTE_ASYNC && !a->is_plain && !key_is_unnamed(a->stream) &&
            touch_captures_are_announced();
 }
 

@@ -16,7 +16,6 @@
 #include "pool/shortage/attempt.h"
 
 #include "pool/arenas/place.h"
-#include "pool/clock/order.h"
 #include "pool/life/pool.h"
 #include "pool/life/prove.h"
 #include "pool/life/watch.h"
@@ -62,6 +61,35 @@ static uint64_t growth(const struct climb *c, uint64_t most)
     return bytes < most ? bytes : most;
 }
 
+/*
+ * The stream of the arena can be made to wait, on the device, for all that was freed up to here. 0: for nothing (order.c), or
+ *
+ *     * the arena is of a private group: its graphs may be replayed on any stream (rule 4);
+ *     * with order:0, because the program uses blocks on streams that are not ordered behind their own;
+ *     * with aliases:off, because a page has to leave its old slot first;
+ *     * the stream has no handle: it is the default stream of a green context.
+ *
+ * LOCKING: the pool's lock.
+ */
+static tick reach(const struct climb *c)
+{
+    bool is_wanted = c->pool->config.options.order && !c->pool->store.pages.mapped_once;
+    return is_wanted && !c->arena->is_private && !key_is_unnamed(c->arena->stream) ? order_reach(&c->pool->clock) : 0;
+}
+
+/* It waits for the pages of the fill. LOCKING: the turn. */
+static CUresult order_fill(struct climb *c)
+{
+    tick covers = c->pool->remap.fill.behind;
+    CUresult result = order_behind(&c->pool->clock, c->arena->stream, &covers);
+    CHECK(covers > c->arena->ordered);
+    lock_take(&c->pool->lock);
+    c->arena->ordered = result ? c->arena->ordered : covers;
+    c->pool->account.stats.orders += !result;
+    lock_give(&c->pool->lock);
+    return result;
+}
+
 /* The driver's part, between plan and publish. LOCKING: without the pool's lock, which it has taken when it returns. */
 static CUresult run_fill(struct climb *c)
 {
@@ -75,7 +103,7 @@ static CUresult run_fill(struct climb *c)
         result = fill_unmap(&pool->remap.fill, pool->config.device);
         unmapped = pool_now(pool);
         if (!result && pool->remap.fill.behind)
-            c->no_order = result = order_behind(pool, c->arena, pool->remap.fill.behind);
+            c->no_order = result = order_fill(c);
         if (!result)
             c->no_mapping = result = fill_map(&pool->remap.fill, pool->config.device, pool->access.list, pool->access.count);
         watch_fill_ends(pool, result);
@@ -360,7 +388,7 @@ static enum plan plan(struct climb *c, const struct requester *who, struct place
         return PLAN_LOOSENED; /* other threads may have taken the place meanwhile */
     }
     enum plan plan = plan_at(c, who, place, news, is_last ? most : before);
-    bool may = before < most || (may_order(c, c->pool->remap.fill.create_bytes - most) && order_reach(c->pool, c->arena));
+    bool may = before < most || (may_order(c, c->pool->remap.fill.create_bytes - most) && reach(c));
     return plan == PLAN_OVER_LIMIT && !is_last && may ? PLAN_ORDER : plan;
 }
 
@@ -505,7 +533,7 @@ enum attempt attempt_serve(struct climb *c)
     lock_take(&pool->lock);
     enum attempt attempt = place_and_fill(c, 0, false);
     if (attempt == ATTEMPT_ORDER)
-        attempt = place_and_fill(c, order_reach(pool, c->arena), true);
+        attempt = place_and_fill(c, reach(c), true);
     lock_give(&pool->lock);
     return attempt;
 }

@@ -21,7 +21,6 @@
 #include "pool/shortage/shortage.h"
 
 #include "pool/arenas/place.h"
-#include "pool/clock/events.h"
 #include "pool/life/pool.h"
 #include "pool/life/turn.h"
 #include "pool/mapping/aliases.h"
@@ -208,7 +207,7 @@ static void begin_round(struct climb *c)
 {
     cenote_pool *pool = c->pool;
     lock_take(&pool->lock);
-    c->limit = pool->store.pages.fences.now;
+    c->limit = pool->clock.fences.now;
     c->stir = siblings_stir(pool) + c->siblings.stir;
     lock_give(&pool->lock);
     c->siblings.count = 0;
@@ -248,7 +247,7 @@ static bool call_back(struct climb *c)
         return true;
     c->repeats = ask_others(c);
     if (c->repeats) {
-        c->driver = events_poll(c->pool, UINT64_MAX);
+        c->driver = events_poll(&c->pool->clock, UINT64_MAX);
         gather(c);
     }
     return true;
@@ -311,7 +310,7 @@ static int climb(struct climb *c)
     cenote_pool *pool = c->pool;
     if (c->request->bytes > pool->config.device->capacity && !provider_source(pool, c->arena))
         return c->request->at ? place_refuse(c->request) : out_of_memory(c); /* no rung helps */
-    c->driver = events_poll(pool, UINT64_MAX);
+    c->driver = events_poll(&pool->clock, UINT64_MAX);
     if (!c->driver) {
         pending_poll(pool);
         attempt_replace_segments(c);

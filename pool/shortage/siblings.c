@@ -36,7 +36,7 @@ static uint64_t cached_of(cenote_pool *pool)
 uint64_t siblings_stir(const cenote_pool *pool)
 {
     const cenote_stats *stats = &pool->account.stats;
-    return pool->store.pages.fences.now + stats->allocated.total_in + stats->pages_created + stats->pages_released;
+    return pool->clock.fences.now + stats->allocated.total_in + stats->pages_created + stats->pages_released;
 }
 
 /* Adds up what they have. */
@@ -65,7 +65,7 @@ static struct sibling *sibling_of(struct siblings *s, cenote_pool *other)
         return NULL;
     struct sibling *sibling = &s->each[s->count++];
     lock_take(&other->lock);
-    *sibling = (struct sibling){.pool = other, .limit = other->store.pages.fences.now, .seen = {.moved = UINT64_MAX}};
+    *sibling = (struct sibling){.pool = other, .limit = other->clock.fences.now, .seen = {.moved = UINT64_MAX}};
     lock_give(&other->lock);
     return sibling;
 }

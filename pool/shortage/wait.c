@@ -19,9 +19,6 @@
 #include <time.h>
 
 #include "base/check.h"
-#include "pool/clock/events.h"
-#include "pool/clock/peer_fences.h"
-#include "pool/clock/peer_uses.h"
 #include "pool/life/turn.h"
 
 #define NAPS_SHORT  64          /* chosen: looks that only let other threads run, some 100 us in all */
@@ -32,7 +29,7 @@
 static struct sight sight_of(cenote_pool *pool)
 {
     lock_take(&pool->lock);
-    struct sight sight = {pool->store.pages.fences.moved, pool->account.stats.active.total_out};
+    struct sight sight = {pool->clock.fences.moved, pool->account.stats.active.total_out};
     lock_give(&pool->lock);
     return sight;
 }
@@ -46,42 +43,23 @@ bool wait_came(cenote_pool *pool, struct sight *seen)
     return came;
 }
 
-/* What can still be waited for of all that was freed up to `limit`. `said`: what events_query did. LOCKING: the turn. */
-static enum awaited what_is_awaited(cenote_pool *pool, tick limit, CUresult said)
-{
-    if (pool_is_capturing(pool) || peer_fences_are_barred(pool))
-        return AWAIT_NOTHING;
-    lock_take(&pool->lock);
-    limit = limit < pool->store.pages.fences.now ? limit : pool->store.pages.fences.now;
-    const struct fences *f = &pool->store.pages.fences;
-    bool announced = touch_captures_are_announced();
-    bool in_flight = lanes_are_in_flight(pool, limit) || (announced && f->whole < limit);
-    bool told = (f->count || pool->lanes.first_asking) && (!said || said == CUDA_ERROR_NOT_READY);
-    enum pending_wait pending = pool->pending.polling ? PENDING_EVENT : pending_waits_for(pool, limit);
-    lock_give(&pool->lock);
-    bool event_first = pending == PENDING_EVENT || (pending == PENDING_EVENT_OF_PEER && pool->access.granted);
-    if (in_flight && !told && !event_first) /* the context waits for that event, too, and for what lies behind it: so the event comes first */
-        return announced ? AWAIT_CONTEXT : AWAIT_NOTHING;
-    return in_flight || pending >= PENDING_EVENT_OF_PEER ? AWAIT_EVENTS : pending == PENDING_DEVICE ? AWAIT_PEER : AWAIT_NOTHING;
-}
-
 /* Where the driver has no fences to give, and captures are announced. LOCKING: the turn, let go of meanwhile. */
 static CUresult wait_for_context(cenote_pool *pool)
 {
     lock_take(&pool->lock);
-    tick now = pool->store.pages.fences.now;
+    tick now = pool->clock.fences.now;
     lock_give(&pool->lock);
     bool whole;
     CUresult result = turn_let_go(pool, device_wait, &whole);
-    bool granted = !result && pool->access.granted, waited = true;
+    bool granted = !result && pool->clock.grants.devices, waited = true;
     if (granted) {
         turn_leave(pool);
-        waited = peer_fences_wait(pool);
+        waited = peer_fences_wait(&pool->clock);
         result = turn_resume(pool);
     }
     lock_take(&pool->lock);
     if (!result && waited && whole)
-        events_all_done(pool, now);
+        events_all_done(&pool->clock, now);
     lock_give(&pool->lock);
     return result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result; /* a capture has begun */
 }
@@ -101,7 +79,7 @@ static void nap(cenote_pool *pool, uint32_t looks)
 static uint64_t dropped_events(cenote_pool *pool)
 {
     lock_take(&pool->lock);
-    uint64_t dropped = pool->events.dropped;
+    uint64_t dropped = pool->clock.events.dropped;
     lock_give(&pool->lock);
     return dropped;
 }
@@ -117,14 +95,14 @@ enum awaited wait_look(cenote_pool *pool, tick limit, CUresult *result)
     CHECK(pool->life.open); /* 31: a thread with the turn was told that it has not ended */
     for (int tries = 0; tries < TRIES && again; tries++) {
         uint64_t before = dropped_events(pool);
-        said = events_query(pool, UINT64_MAX);
+        said = events_query(&pool->clock, UINT64_MAX);
         *result = driver_result_is_sticky(said) ? said : CUDA_SUCCESS;
         if (*result)
             return AWAIT_NOTHING;
         pending_poll(pool);
         again = dropped_events(pool) != before;
     }
-    return what_is_awaited(pool, limit, said);
+    return clock_awaits(&pool->clock, limit, said);
 }
 
 /* Waits for what is awaited, or a moment of it. False: that is not possible. LOCKING: the turn, let go of meanwhile. */
@@ -138,7 +116,7 @@ bool wait_for_rest(cenote_pool *pool, enum awaited awaited, uint32_t looks, CUre
         *result = wait_for_context(pool);
     if (awaited == AWAIT_PEER) {
         turn_leave(pool);
-        waited = peer_uses_wait(pool);
+        waited = peer_uses_wait(&pool->clock);
         *result = turn_resume(pool);
     }
     return waited && !*result;
@@ -181,7 +159,7 @@ CUresult wait_for_all(cenote_pool *pool)
     CUresult result = CUDA_SUCCESS;
     uint32_t looks = 0;
     lock_take(&pool->lock);
-    tick limit = pool->store.pages.fences.now;
+    tick limit = pool->clock.fences.now;
     lock_give(&pool->lock);
     for (bool more = true; more; looks += more) {
         enum awaited awaited = wait_look(pool, limit, &result);

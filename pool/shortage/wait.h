@@ -8,12 +8,6 @@ struct sight {                      /* what a wait looks at: memory has come bac
     uint64_t moved;                 /* of the fences */
     uint64_t inactive;              /* bytes that went back to their arenas so far */
 };
-enum awaited {                      /* what can be waited for; of several the later is waited for first */
-    AWAIT_NOTHING,
-    AWAIT_PEER,                     /* the whole of another device */
-    AWAIT_CONTEXT,                  /* the whole context: no fence can be had */
-    AWAIT_EVENTS                    /* the driver is asked again in a while */
-};
 
 bool wait_came(cenote_pool *pool, struct sight *seen);
 enum awaited wait_look(cenote_pool *pool, tick limit, CUresult *result);

@@ -11,7 +11,7 @@
 #include <cenote/report.h>
 
 #include "base/memory.h"
-#include "pool/core/fence.h"
+#include "pool/clock/fence.h"
 #include "pool/core/row.h"
 #include "pool/core/sizeclass.h"
 

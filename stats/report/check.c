@@ -92,6 +92,8 @@ static const char *check_rows(struct look *look)
 static const char *broken_identity(const cenote_pool *pool)
 {
     const cenote_stats *s = &pool->account.stats;
+    if (!fences_are_valid(&pool->clock.fences))
+        return "15: fences are in order";
     if (s->reserved.current != pool->store.pages.reserved)
         return "17: reserved counts what the pages say";
     if (s->requested.current > s->allocated.current || s->allocated.current > s->active.current)
@@ -105,7 +107,8 @@ static const char *broken_rule(struct look *look)
     const char *broken = check_pages(look);
     for (uint32_t number = 1; number < pool->store.arenas.used && !broken; number++) {
         struct arena *a = arena_of(pool, number);
-        broken = a->number && !lane_is_of(pool, &a->horizon, a->last_return_tick) ? "26: a lane knows when memory of its stream was freed to last" :
+        broken = a->number && !lane_is_of(&pool->clock, &a->horizon, a->last_return_tick) ?
+                     "26: a lane knows when memory of its stream was freed to last" :
                  a->number && !arenas_has_one(pool, a) ? "32: a group has one live arena for each stream" : NULL;
         for (uint32_t heap = 0; a->number && heap < arena_heaps(a) && !broken; heap++)
             broken = check_heap(look, arena_heap(a, heap));

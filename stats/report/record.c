@@ -233,7 +233,7 @@ static bool number_of_stream(struct copy *c, uint64_t key, uint32_t *number)
 {
     uint64_t where = ((key ^ key >> 62 << 45) + 1) << 9; /* an index wants addresses; the kind of a key goes where ids do not reach */
     *number = 0;
-    if (key == STREAM_KEY_LEGACY)
+    if (key == KEY_LEGACY)
         return true;
     uint32_t found = index_find(&c->streams, where);
     if (!found) {

@@ -79,8 +79,7 @@ static void derive_gauges(const cenote_pool *pool, cenote_stats *s)
     derive_page_kind(pool, s);
     s->metadata = table_bytes(&pool->store.pages.table) + table_bytes(&pool->store.pages.regions) + table_bytes(&pool->store.blocks) +
                   table_bytes(&pool->store.slabs) + table_bytes(&pool->store.arenas) + index_bytes(&pool->store.by_address) +
-                  table_bytes(&pool->groups.table) + index_bytes(&pool->streams.by_key) + table_bytes(&pool->pending.uses) +
-                  index_bytes(&pool->pending.by_lane) + table_bytes(&pool->lanes.table) + index_bytes(&pool->lanes.by_key) +
+                  table_bytes(&pool->groups.table) + index_bytes(&pool->streams.by_key) + clock_bytes(&pool->clock) +
                   table_bytes(&pool->exports.table) + index_bytes(&pool->exports.by_block) + sizeof *pool +
                   ring_count(&pool->recorder.ring) * RECORD_BYTES;
 }

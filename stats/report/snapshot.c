@@ -80,7 +80,7 @@ static void copy_short(struct snapshot *s, struct look *look, const struct repor
     s->trim_above = pool->limits.trim_above;
     s->lost = pool->life.lost;
     s->pins = pool->groups.pins;
-    s->fences = pool->store.pages.fences;
+    s->fences = pool->clock.fences;
     s->capture_count = pool->groups.capture_count;
     for (uint32_t i = 0; i < pool->groups.capture_count; i++)
         s->captures[i] = pool->groups.captures[i];
@@ -155,7 +155,7 @@ static struct page_copy copy_of(const struct pages *p, uint32_t number)
         copy.freed = r->freed[page->home.slot];
         copy.arena = r->arena;
     }
-    copy.complete = fence_has_passed(&p->fences, copy.freed, copy.arena);
+    copy.complete = fence_has_passed(p->fences, copy.freed, copy.arena);
     return copy;
 }
 
@@ -232,11 +232,11 @@ static void copy_pending(struct snapshot *s, struct look *look)
 {
     cenote_pool *pool = look->pool;
     begin(s, PART_WAITS);
-    for (uint32_t use = 1; use < pool->pending.uses.used; use++, look_goes_on(look, 1)) {
-        const struct use *u = use_of(pool, use);
+    for (uint32_t use = 1; use < pool->clock.uses.table.used; use++, look_goes_on(look, 1)) {
+        const struct use *u = use_of(&pool->clock, use);
         if (!u->waits)
             continue;
-        const struct lane *lane = lane_of(pool, u->lane);
+        const struct lane *lane = lane_of(&pool->clock, u->lane);
         struct block_ref w = {.region = region_of(&pool->store.pages, u->region)};
         locate_at(pool, u->at, &w);
         struct wait_copy *copy = next(s, PART_WAITS, sizeof *copy);

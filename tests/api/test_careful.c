@@ -4,7 +4,7 @@
  * memory waits for.
  */
 #include "driver/device.h"
-#include "pool/core/fence.h"
+#include "pool/clock/fence.h"
 #include "tests/api/moments.h"
 
 static uint64_t cached(struct scene *scene)

@@ -4,7 +4,7 @@
  */
 
 #include "driver/driver.h"
-#include "pool/core/fence.h"
+#include "pool/clock/fence.h"
 #include "tests/api/strict.h"
 
 static uint64_t cached(struct scene *scene)

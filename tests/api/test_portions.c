@@ -169,7 +169,7 @@ CASE(a_block_with_many_uses)
                 REQUIRE_EQ(found.used, again ? MANY : i + 1);
             }
     }
-    EXPECT_EQ(scene.pool->pending.by_lane.count, 2 * (MANY - USES_WALKED));
+    EXPECT_EQ(scene.pool->clock.uses.by_lane.count, 2 * (MANY - USES_WALKED));
     DONE(sim_launch_wait(stream[MANY - 1], 10 * MSEC));
     DONE(cenote_free(block[0]));
     DONE(cenote_free(block[1]));
@@ -177,8 +177,8 @@ CASE(a_block_with_many_uses)
     DONE(cuCtxSynchronize());
     DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(scene_stats(scene.pool).pending_blocks, 0);
-    EXPECT_EQ(scene.pool->pending.by_lane.count, 0);
-    EXPECT_EQ(scene.pool->pending.uses.free_count, scene.pool->pending.uses.used - 1);
+    EXPECT_EQ(scene.pool->clock.uses.by_lane.count, 0);
+    EXPECT_EQ(scene.pool->clock.uses.table.free_count, scene.pool->clock.uses.table.used - 1);
     for (int i = 0; i < MANY; i++)
         DONE(cuStreamDestroy(stream[i]));
     scene_close(&scene);

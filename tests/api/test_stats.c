@@ -239,6 +239,7 @@ CASE(a_check_finds_what_is_wrong)
     WRONG("invariant 9:", pool->store.pages.reserved, 1);
     WRONG("invariant 11:", region_of(&pool->store.pages, a->heap.regions)->top, 512);
     WRONG("invariant 16:", a->slabs.empty, 1);
+    WRONG("invariant 15", pool->clock.fences.done, 1000);
     WRONG("invariant 17: reserved", pool->account.stats.reserved.current, 1);
     WRONG("invariant 17: requested", pool->account.stats.requested.current, MIB);
     WRONG("invariant 17: requested", pool->account.stats.active.current, (uint64_t)-MIB);

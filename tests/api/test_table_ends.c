@@ -123,19 +123,19 @@ CASE(the_last_use_and_the_last_lane)
     void *block = warm(&scene), *other = warm(&scene);
     for (int i = 0; i < 4; i++)
         DONE(cuStreamCreate(&stream[i], CU_STREAM_NON_BLOCKING));
-    spend(&scene.pool->pending.uses, 2);
+    spend(&scene.pool->clock.uses.table, 2);
     DONE(cenote_use(block, stream[0]));
     DONE(cenote_use(other, stream[1]));
     EXPECT_EQ(cenote_use(other, stream[2]), CENOTE_OUT_OF_HOST_MEMORY);
-    EXPECT_EQ(scene.pool->pending.uses.used, USES_MAX + 1);
+    EXPECT_EQ(scene.pool->clock.uses.table.used, USES_MAX + 1);
     DONE(cenote_free(block));
     DONE(cuCtxSynchronize());
     DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
-    spend(&scene.pool->lanes.table, 1);
+    spend(&scene.pool->clock.lanes.table, 1);
     DONE(cenote_use(other, stream[3]));
     DONE(cenote_free(other));
     other = warm(&scene);
-    EXPECT_EQ(scene.pool->lanes.table.used, LANES_MAX + 1);
+    EXPECT_EQ(scene.pool->clock.lanes.table.used, LANES_MAX + 1);
     EXPECT_EQ(cenote_use(other, stream[2]), CENOTE_OUT_OF_HOST_MEMORY);
     EXPECT_EQ(cenote_alloc(scene.pool, MIB, stream[2], &block), CENOTE_OUT_OF_HOST_MEMORY);
     DONE(cenote_free(other));
@@ -166,7 +166,7 @@ CASE(the_last_arena)
     DONE(cenote_free(block[A]));
     DONE(cuCtxSynchronize());
     EXPECT(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT) == 0 && scene_stats(scene.pool).reserved.current == 0);
-    EXPECT(horizon_of(&scene.pool->store.pages.fences, &arena_of(scene.pool, ARENAS_MAX)->horizon) > 0);
+    EXPECT(horizon_of(&scene.pool->clock.fences, &arena_of(scene.pool, ARENAS_MAX)->horizon) > 0);
     DONE(cenote_alloc(scene.pool, 20 * MIB, scene.stream[C], &block[C])); /* the other arena was given back */
     DONE(cenote_free(block[C]));
     DONE(cenote_stream_retire(scene.pool, scene.stream[C]));
@@ -279,11 +279,11 @@ CASE(the_last_event)
     void *block = warm(&scene);
     DONE(cenote_stream_set_immortal(scene.pool, scene.stream[B]));
     DONE(cenote_use(block, scene.stream[B]));
-    uint32_t made = scene.pool->events.made;
-    scene.pool->events.made = EVENTS_MAX;
+    uint32_t made = scene.pool->clock.events.made;
+    scene.pool->clock.events.made = EVENTS_MAX;
     DONE(cenote_free(block));
     EXPECT_EQ(scene_stats(scene.pool).pending_blocks, 1);
-    scene.pool->events.made = made;
+    scene.pool->clock.events.made = made;
     DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(scene_stats(scene.pool).pending_blocks, 0);
     scene_close(&scene);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "driver/touch.h"
-#include "pool/core/fence.h"
+#include "pool/clock/fence.h"
 #include "tests/api/whims.h"
 
 static uint64_t cached(cenote_pool *pool)

@@ -300,7 +300,7 @@ CASE(end_on_a_device_that_is_lost)
         look();
         look();
         EXPECT_EQ(pending(), 0);
-        EXPECT_EQ(p.scene.pool->lanes.asking, 0); /* the driver is asked no more */
+        EXPECT_EQ(p.scene.pool->clock.lanes.asking, 0); /* the driver is asked no more */
         leave_lost();
     }
 }

@@ -102,6 +102,12 @@ class Links(unittest.TestCase):
                                base__c_dot_c="int a(void); int c(void) { return a(); }\n")
         self.assertIn("a circle of 2 folders", problem)
 
+    def test_a_room_with_a_face(self):
+        room = {"pool__clock__a_dot_c": "int a(void) { return 1; } int b(void) { return a(); }\n", "pool__clock__clock_dot_h": "int b(void);\n"}
+        self.assertEqual(self.found(pool__c_dot_c="int b(void); int c(void) { return b(); }\n", **room), [])
+        [problem] = self.found(pool__c_dot_c="int a(void); int c(void) { return a(); }\n", **room)
+        self.assertIn("pool/c.c: calls a of pool/clock/, which pool/clock/clock.h does not declare", problem)
+
     def test_a_circle_that_is_known(self):
         self.assertEqual(self.found("pool/a.c pool/b.c | chosen\n", **self.ROUND), [])
         self.assertEqual(len(self.found("pool/a.c pool/b.c |\n", **self.ROUND)), 1)

@@ -12,14 +12,14 @@ fails() { # TEXT-OF-A-TABLE WORDS
     said=$(tests/mutants/run --check "$wrong" 2>&1) && { echo "passes: $1"; exit 1; }
     grep -qF -- "$2" <<< "$said" || { echo "instead of \"$2\": $said"; exit 1; }
 }
-row='file pool/core/fence.c\nkind k\nbug b\n'
-fails "mutant a\n${row}-no such text anywhere\n+\ntest pool/fence\n" 'has its text 0 times, not once'
-fails "mutant a\n${row}-struct fences\n+\ntest pool/fence\n" 'times, not once'
-fails "mutant a\n${row}-    return ++f->now;\n+    return ++f->now;\ntest pool/fence\n" 'it changes nothing'
+row='file pool/clock/fence.c\nkind k\nbug b\n'
+fails "mutant a\n${row}-no such text anywhere\n+\ntest clock/fence\n" 'has its text 0 times, not once'
+fails "mutant a\n${row}-struct fences\n+\ntest clock/fence\n" 'times, not once'
+fails "mutant a\n${row}-    return ++f->now;\n+    return ++f->now;\ntest clock/fence\n" 'it changes nothing'
 fails "mutant a\n${row}-    return ++f->now;\n+    return f->now;\ntest pool/nothing\n" 'its test is not there: tests/pool/test_nothing.c'
-fails "mutant a\n${row}-    return ++f->now;\n+    return f->now;\ntest pool/fence no_such_case\n" 'its test is not there: no_such_case'
-fails "mutant a\n${row}test pool/fence\n" 'it lacks old'
-fails "mutant a\nfiles pool/core/fence.c\n" 'not understood'
+fails "mutant a\n${row}-    return ++f->now;\n+    return f->now;\ntest clock/fence no_such_case\n" 'its test is not there: no_such_case'
+fails "mutant a\n${row}test clock/fence\n" 'it lacks old'
+fails "mutant a\nfiles pool/clock/fence.c\n" 'not understood'
 fails '' '0 mutants'
 
 # A test that does not end counts as caught only in a row that says so.

@@ -56,7 +56,7 @@ static inline uint32_t take_aligned(uint64_t size, uint64_t alignment)
 }
 
 static inline uint32_t take(uint64_t size) { return take_aligned(size, BLOCK_BYTES); }
-static inline void give(uint32_t block) { heap_give(&heap, block, fences_stamp(&store.fences)); }
+static inline void give(uint32_t block) { heap_give(&heap, block, fences_stamp(&fences)); }
 static inline uint64_t at_of(uint32_t block) { return block_of(&blocks, block)->at; }
 
 static inline void unmap(struct region *r, uint32_t slot)

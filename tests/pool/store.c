@@ -4,13 +4,15 @@
 #include "tests/harness.h"
 
 struct pages store;
+struct fences fences;
 
 static struct region regions[STORE_REGIONS];
 static uint32_t region_count;
 
 void store_open(void)
 {
-    store = (struct pages){0};
+    fences = (struct fences){0};
+    store = (struct pages){.fences = &fences};
     region_count = 0;
     if (!pages_open(&store, STORE_SHIFT) || !table_reserve(&store.table, 1))
         abort();
@@ -95,7 +97,7 @@ bool store_turn(struct region *r, uint32_t at)
 
 void store_finish(void)
 {
-    fences_all_done(&store.fences, store.fences.now);
+    fences_all_done(&fences, fences.now);
 }
 
 uint32_t store_missing(const struct requester *who, const struct region *r, uint32_t from, uint32_t to, uint32_t *blocked_to)

@@ -15,6 +15,7 @@
 #define STORE_REGIONS 16
 
 extern struct pages store;
+extern struct fences fences;            /* of that store */
 
 void store_open(void);
 void store_close(void);

@@ -43,7 +43,7 @@ static void use(struct region *r, uint32_t from, uint32_t to)
 
 static void let_go(struct region *r, uint32_t from, uint32_t to)
 {
-    pages_disown(&store, r, from, to, fences_stamp(&store.fences));
+    pages_disown(&store, r, from, to, fences_stamp(&fences));
 }
 
 /* Plans for the range as its arena, harvesting. */

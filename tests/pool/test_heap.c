@@ -208,7 +208,7 @@ CASE(a_page_that_stays_can_make_a_place_beyond_the_line_the_best)
     bit_clear(r->sole, 2);
     struct page *p = page_of(&store, r->page[2]);
     p->arena = 2;
-    p->freed = r->freed[2] = fences_stamp(&store.fences);
+    p->freed = r->freed[2] = fences_stamp(&fences);
     struct place place;
     EXPECT_EQ(heap_find(&heap, &who, 3 * STORE_PAGE, BLOCK_BYTES, &place), FIT_WITH_PAGES);
     EXPECT_EQ(place.at, region_slot_at(r, 3));
@@ -231,7 +231,7 @@ CASE(a_page_that_stays_can_hide_a_place_behind_it)
     bit_clear(r->sole, 1);
     struct page *p = page_of(&store, r->page[1]);
     p->arena = 2;
-    p->freed = r->freed[1] = fences_stamp(&store.fences);
+    p->freed = r->freed[1] = fences_stamp(&fences);
     struct place place;
     EXPECT_EQ(heap_find(&heap, &who, 3 * STORE_PAGE, BLOCK_BYTES, &place), FIT_WITH_PAGES);
     EXPECT_EQ(place.at, region_slot_at(r, 2));

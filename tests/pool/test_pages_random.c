@@ -124,7 +124,7 @@ static bool page_is_right(uint32_t page)
     if (!page_is_free(page))
         return true;
     uint32_t arena = is_sole(page) ? region_of(&store, p->home.region)->arena : p->arena;
-    if (p->fixed != m->fixed || freed_of(page) < m->freed || (arena != m->arena && !fence_is_done(&store.fences, m->freed)))
+    if (p->fixed != m->fixed || freed_of(page) < m->freed || (arena != m->arena && !fence_is_done(&fences, m->freed)))
         return false;
     pages[page].arena = arena; /* a page that is complete may be told from now on by its slot's arena */
     return true;
@@ -186,12 +186,12 @@ static bool model_lacks(uint32_t n, uint32_t slot, bool may_unmap, bool *blocked
     const struct model_page *m = &pages[page];
     bool mine = live_units[n][slot] != 0;
     bool others = owners || m->moving || m->leaving || met[page];
-    bool early = m->arena != r->arena && (m->fixed || !fence_is_done(&store.fences, freed_of(page)));
+    bool early = m->arena != r->arena && (m->fixed || !fence_is_done(&fences, freed_of(page)));
     if (mine || !(others || early)) {
         met[page] = true;
         return false;
     }
-    *blocked = m->leaving || !may_unmap || r->fixed || r->pins[slot] || !fence_is_done(&store.fences, r->freed[slot]);
+    *blocked = m->leaving || !may_unmap || r->fixed || r->pins[slot] || !fence_is_done(&fences, r->freed[slot]);
     return true;
 }
 
@@ -219,7 +219,7 @@ static bool may_be_picked(uint32_t page, const struct requester *who, tick *free
 {
     const struct model_page *m = &pages[page];
     uint32_t owners, pins, count = count_maps(page, &owners, &pins);
-    bool done = fence_is_done(&store.fences, freed_of(page));
+    bool done = fence_is_done(&fences, freed_of(page));
     *freed = who && !count ? 0 : freed_of(page);
     if (!page_is_free(page) || pins)
         return false;
@@ -263,7 +263,7 @@ static uint32_t end_slot(uint32_t n, uint32_t to) { return first_slot(n, to - 1)
 
 static void add_piece(uint32_t n, uint32_t from, uint32_t to, bool moving)
 {
-    live[live_count++] = (struct piece){n, from, to, moving, store.fences.now};
+    live[live_count++] = (struct piece){n, from, to, moving, fences.now};
     for (uint32_t unit = from; unit < to; unit++) {
         unit_is_live[n][unit] = true;
         live_units[n][region_first(regions[n], unit / UNITS)]++;
@@ -380,7 +380,7 @@ static void end_move(void)
     if (done)
         live[which].moving = false;
     else
-        remove_piece(which, store.fences.now);
+        remove_piece(which, fences.now);
     move_count = 0;
 }
 
@@ -401,7 +401,7 @@ static bool take(void)
         return true;
     struct pick picks[MOVE_MAX];
     struct requester who = store_requester(regions[n]);
-    if (!pick(&who, below(3) ? shift : 0, below(3) ? store.fences.now : below((uint32_t)store.fences.now + 1), missing, picks, &count))
+    if (!pick(&who, below(3) ? shift : 0, below(3) ? fences.now : below((uint32_t)fences.now + 1), missing, picks, &count))
         return false;
     if (page_count + missing - count > PAGES_HELD)
         return true;
@@ -415,7 +415,7 @@ static void give(void)
     uint32_t which = live_count ? below(live_count) : 0;
     if (!live_count || live[which].moving)
         return;
-    tick freed = fences_stamp(&store.fences);
+    tick freed = fences_stamp(&fences);
     if (below(6) == 0) /* it was freed earlier and waited for other streams */
         freed -= below((uint32_t)(freed - live[which].taken));
     remove_piece(which, freed);
@@ -479,10 +479,10 @@ static void drop_alias(uint32_t n, uint32_t slot)
     struct region *r = regions[n];
     uint32_t page = maps[n][slot];
     bool stays = !page || live_units[n][slot] || r->pins[slot] || bit_is_set(r->transit, slot) || bit_is_set(r->broken, slot);
-    if (stays || pages[page].fixed || pages[page].leaving || !fence_is_done(&store.fences, r->freed[slot]))
+    if (stays || pages[page].fixed || pages[page].leaving || !fence_is_done(&fences, r->freed[slot]))
         return;
     bool is_free = page_is_free(page);
-    if (is_free && !fence_is_done(&store.fences, freed_of(page)))
+    if (is_free && !fence_is_done(&fences, freed_of(page)))
         return;
     if (is_free)
         pages_leave(&store, page);
@@ -518,7 +518,7 @@ static bool step(void)
     else if (kind < 82 && move_count)
         end_move();
     else if (kind < 90)
-        fences_all_done(&store.fences, store.fences.now - below(store.fences.now < 30 ? 1 : 30));
+        fences_all_done(&fences, fences.now - below(fences.now < 30 ? 1 : 30));
     else if (kind < 96)
         return trim();
     else if (kind < 98)

@@ -26,7 +26,7 @@ static void use(struct region *r, uint32_t slot)
 
 static void let_go(struct region *r, uint32_t slot)
 {
-    pages_disown(&store, r, slot, slot + 1, fences_stamp(&store.fences));
+    pages_disown(&store, r, slot, slot + 1, fences_stamp(&fences));
 }
 
 /* A page at the slot that was used and freed. */
@@ -89,7 +89,7 @@ CASE(of_one_tick_the_lower_number_comes_first)
     for (uint32_t slot = 0; slot < 20; slot++)
         store_page_at(mine, 19 - slot);
     pages_own(&store, mine, 0, 20);
-    pages_disown(&store, mine, 0, 20, fences_stamp(&store.fences));
+    pages_disown(&store, mine, 0, 20, fences_stamp(&fences));
     for (uint32_t most = 1; most <= 20; most++) {
         EXPECT_EQ(pick(&me, UINT64_MAX, most), most);
         for (uint32_t i = 0; i < most; i++)
@@ -100,7 +100,7 @@ CASE(of_one_tick_the_lower_number_comes_first)
 CASE(pages_freed_later_than_asked_stay)
 {
     uint32_t old = freed_page(mine, 0);
-    tick between = store.fences.now;
+    tick between = fences.now;
     freed_page(mine, 1);
     EXPECT_EQ(pick(&me, between, PAGES), 1);
     EXPECT_EQ(picks[0].page, old);
@@ -158,7 +158,7 @@ CASE(aliased_pages_are_judged_by_their_last_use)
     store_finish();
     EXPECT(is_picked(&me, page));
     EXPECT_EQ(pick(&me, UINT64_MAX, PAGES), 1); /* once, not at each of its slots */
-    EXPECT_EQ(picks[0].freed, store.fences.now);
+    EXPECT_EQ(picks[0].freed, fences.now);
 }
 
 CASE(live_pages_are_never_picked)

@@ -24,7 +24,8 @@ static void open_pool(void)
     memset(&card, 0, sizeof card);
     device = (struct device){.card = &card};
     arena = (struct arena){.number = 1, .stream = 1};
-    pool.config.device = &device;
+    pool.config.device = pool.clock.device = &device;
+    pool.clock.ending = &pool.life.ending;
     pool.config.provider = CENOTE_VMM;
     pool.config.options.order = 1;
     pool.config.options.harvest_budget = -1;
@@ -47,14 +48,14 @@ static void put_in_flight(struct region *r, uint32_t slot)
     struct page *p = page_of(&store, r->page[slot]);
     bit_clear(r->sole, slot);
     p->arena = 2;
-    p->freed = r->freed[slot] = fences_stamp(&store.fences);
+    p->freed = r->freed[slot] = fences_stamp(&fences);
 }
 
 static void make_fence_due(void)
 {
-    REQUIRE(fences_begin(&store.fences));
-    REQUIRE(fences_add(&store.fences, (CUevent)&card, 0));
-    fences_end(&store.fences, FENCE_WHOLE);
+    REQUIRE(fences_begin(&fences));
+    REQUIRE(fences_add(&fences, (CUevent)&card, 0));
+    fences_end(&fences, FENCE_WHOLE);
 }
 
 /* Plans for the place; if the stream may be made to wait, for the one that is found then. PLAN_ORDER: that one lacks nothing. */
@@ -64,7 +65,7 @@ static enum plan plan_twice(struct place *place, uint64_t most)
     enum plan first = plan(&climb, &asks, place, most, false);
     if (first != PLAN_ORDER)
         return first;
-    asks.orderable = order_reach(&pool, &arena);
+    asks.orderable = reach(&climb);
     return find(&climb, &asks, place) == FIT_NOW ? PLAN_ORDER : plan(&climb, &asks, place, most, true);
 }
 
@@ -72,6 +73,7 @@ static enum plan plan_twice(struct place *place, uint64_t most)
 static enum plan plan_for(uint64_t slots, uint64_t most, struct place *place)
 {
     make_fence_due();
+    pool.clock.fences = fences;
     pool.store.pages = store;
     pool.store.blocks = blocks;
     arena.heap = heap;

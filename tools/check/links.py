@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """
 Checks calls between files: the objects of a library say which file calls functions, or uses data, of which other. Neither files nor folders may call
-each other in a circle, unless links.txt lists it. layers.py checks includes.
+each other in a circle, unless links.txt lists it; of a room with a face others call what that declares (FACES). layers.py checks includes.
 
     tools/check/links.py [BUILD]    prints the folders with their lines, the arrows between them and the circles there are
 """
 import collections
 import dataclasses
 import pathlib
+import re
 import subprocess
 import sys
 import typing
@@ -20,6 +21,7 @@ LIBRARIES = {                       # name: the folder of its objects in a build
     "libcuda.so.1": ("sim/CMakeFiles/cenote_sim.dir", "sim/"),
 }
 TABLE = "tools/check/links.txt"
+FACES = {"pool/clock": ("pool/clock/clock.h", "pool/clock/fence.h", "pool/clock/keys.h")}   # of a folder: the headers that declare what others call
 Circle = frozenset[str]
 Arrows = dict[str, dict[str, list[str]]]    # from, to: the names that are used
 
@@ -138,6 +140,18 @@ def judge(arrows: Arrows, known: list[Known], kind: str) -> list[str]:
     return problems
 
 
+def behind_faces(tree: Tree, arrows: Arrows) -> list[str]:
+    """What files call of a room with a face, and the face does not declare."""
+    problems = []
+    for folder, headers in FACES.items():
+        face = "".join(tree.text(path) for path in headers if path in tree.files)
+        calls = {(source, name) for source, targets in arrows.items() if folder_of(source) != folder
+                 for target, names in targets.items() if folder_of(target) == folder for name in names}
+        problems += [f"{source}: calls {name} of {folder}/, which {headers[0]} does not declare" for source, name in sorted(calls)
+                     if not re.search(rf"\b{name}\(", face)]
+    return problems
+
+
 def stale(known: list[Known], circles: list[Circle]) -> list[str]:
     """A row without its circle would let the circle come back."""
     problems = []
@@ -161,6 +175,7 @@ def check(tree: Tree) -> Report:
         for graph, kind in (arrows, "files"), (between_folders(arrows), "folders"):
             report.problems += judge(graph, known, kind)
             seen += circles_of(graph)
+        report.problems += behind_faces(tree, arrows)
         told.append(f"{len(arrows)} files of {library}, {len(max(circles_of(arrows), key=len, default=()))} in the largest circle")
     if len(told) == len(LIBRARIES):
         report.problems += stale(known, seen)

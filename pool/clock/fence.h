@@ -1,11 +1,12 @@
 /* fence.h: how far the device has got, on the pool's own clock of frees; see fence.c for the life of a fence. */
-#ifndef CENOTE_POOL_CORE_FENCE_H
-#define CENOTE_POOL_CORE_FENCE_H
+#ifndef CENOTE_POOL_CLOCK_FENCE_H
+#define CENOTE_POOL_CLOCK_FENCE_H
 
 #include <cuda.h>
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/check.h"
 #include "base/memory.h"
 
 typedef uint64_t tick;          /* the pool's clock: one more at each free, end of a private group, and fence for which nothing was freed; 0: never */
@@ -77,9 +78,7 @@ struct fences {                 /* all guarded by the pool's lock */
     bool         recording;     /* that fence is with the driver, outside the lock */
 };
 
-tick fences_stamp(struct fences *f);
 tick fences_stamp_nothing(struct fences *f);
-bool fence_is_done(const struct fences *f, tick freed);
 bool fences_begin(struct fences *f);
 bool fences_add(struct fences *f, CUevent event, uint32_t lane);
 void fences_end(struct fences *f, enum fence_kind kind);
@@ -94,6 +93,18 @@ CUevent fences_step(struct fences *f, const struct due *asked);
 CUevent fences_skip(struct fences *f, const struct due *asked);
 void fences_all_done(struct fences *f, tick covers);
 bool fences_are_valid(const struct fences *f);
+
+/* A free happens now. What it frees is stamped with the result. */
+static inline tick fences_stamp(struct fences *f)
+{
+    return f->freed = ++f->now;
+}
+
+static inline bool fence_is_done(const struct fences *f, tick freed)
+{
+    CHECK(freed <= f->now); /* invariant 14: nothing was freed in the future */
+    return freed <= f->done;
+}
 
 /* Does memory that a private group has left wait for replays? */
 static inline bool fences_await_replays(const struct fences *f)

@@ -26,26 +26,12 @@
  *
  * LOCKING: every function here expects the pool's lock.
  */
-#include "pool/core/fence.h"
-
-#include "base/check.h"
-
-/* A free happens now. What it frees is stamped with the result. */
-tick fences_stamp(struct fences *f)
-{
-    return f->freed = ++f->now;
-}
+#include "pool/clock/fence.h"
 
 /* A tick for a fence that is to be recorded although nothing was freed since the last one. */
 tick fences_stamp_nothing(struct fences *f)
 {
     return ++f->now;
-}
-
-bool fence_is_done(const struct fences *f, tick freed)
-{
-    CHECK(freed <= f->now); /* invariant 14: nothing was freed in the future */
-    return freed <= f->done;
 }
 
 /* False when one is being recorded, too many are due, or nothing was freed since the last one. */

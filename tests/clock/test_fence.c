@@ -1,5 +1,5 @@
 /* test_fence.c: the life of a fence, and what each state refuses. Events are made-up pointers: nothing here knows a driver. */
-#include "pool/core/fence.h"
+#include "pool/clock/fence.h"
 
 #include "tests/base/random.h"
 #include "tests/harness.h"

@@ -1,5 +1,5 @@
 /* test_fence_books.c: fences of several events: questions that come late, what the fences that are due will bring, and books that are broken. */
-#include "pool/core/fence.h"
+#include "pool/clock/fence.h"
 
 #include "tests/harness.h"
 

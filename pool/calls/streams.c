@@ -1,79 +1,21 @@
 /*
- * streams.c: the key that identifies a stream, and the stream's device.
+ * streams.c: the stream that a call names: its key (clock/keys.c), and its device.
  *
- * A driver gives the handle of a destroyed stream to the next one at once, so a handle does not identify a stream. Its key does: the
- * driver's id of it (unique for the life of the program), asked at each call unless the stream is a default one or was declared immortal. For the
- * legacy default stream the driver is asked which context is current, and for the id if that is a green context. Per-thread default streams have a
- * key for each thread. Where the driver is too old for ids the handle has to do, and cenote_stream_retire is needed.
+ * The key is the driver's id of the stream, asked at each call unless the stream is a default one or was declared immortal. For the legacy default
+ * stream the driver is asked which context is current, and for the id if that is a green context. Per-thread default streams have a key for each
+ * thread. Where the driver is too old for ids the handle has to do, and cenote_stream_retire is needed.
  *
  * The question ends a capture that the stream is in, in any mode. The stream that an announced capture began on has the key that it had then. One
  * that joined a capture, or began one without a word, has its handle as key while it is captured: another key than before and after, which costs
  * fences and no safety, and the same in the next capture, where graphs may share memory.
  *
- *     key     00 | id of a created stream        01 | 0  the legacy default stream; 01 | id  the same of a green context
- *             10 | number of the thread          110 | handle, from a driver without ids      111 | handle of a captured stream
- *
- * A default stream is that of the calling thread's current context. The one of a green context is *unnamed*: where the primary context is
- * current, its handle means another stream. So cenote never gives that handle to the driver, and what covers the whole context covers it.
- *
- * Default streams of other devices than the pool's have the device in their key too: blocks may be used on those (cenote_use_on_device).
- *
  * LOCKING: none. Keys are asked for without a lock; the table of immortal streams is read without one, and added to under the pool's lock.
  */
-#include "pool/clock/streams.h"
-
-#include <string.h>
+#include "pool/calls/streams.h"
 
 #include "base/check.h"
-#include "base/thread.h"
 #include "pool/life/pool.h"
 #include "pool/life/pools.h"
-
-#define KIND_SHIFT  STREAM_KIND_SHIFT
-#define KEY_LEGACY  STREAM_KEY_LEGACY
-#define KEY_THREAD  (2ull << KIND_SHIFT)
-#define KEY_HANDLE  ((uint64_t)STREAM_KIND_HANDLE << KIND_SHIFT)
-#define CAPTURED_SHIFT 61
-#define KEY_CAPTURED (7ull << CAPTURED_SHIFT)
-#define DEVICE_SHIFT STREAM_DEVICE_SHIFT
-#define KEY_DEVICE  STREAM_KEY_DEVICE
-#define KEY_KIND    (3ull << KIND_SHIFT)
-#define PROBES      16          /* of the table of immortal streams */
-
-/* Of this thread's own default stream. Asks nothing. LOCKING: none. */
-uint64_t stream_key_of_thread(void)
-{
-    return KEY_THREAD | thread_number();
-}
-
-static struct immortal *immortal_at(cenote_pool *pool, CUstream stream, uint32_t probe)
-{
-    uint64_t hash = (uint64_t)(uintptr_t)stream * 0x9e3779b97f4a7c15ull >> 32;
-    return &pool->streams.immortals[(hash + probe) % IMMORTALS_MAX];
-}
-
-/* The context of its device has ended, as the last call knows that asked, and the stream with it: the handle may be that of another one. */
-static bool is_over(const struct immortal *i)
-{
-    uint64_t generation = atomic_load_explicit(&i->generation, memory_order_acquire);
-    const struct device *other = atomic_load_explicit(&i->other, memory_order_relaxed);
-    return other && !device_is(other, generation);
-}
-
-static const struct immortal *find_immortal(cenote_pool *pool, CUstream stream, uint64_t *key)
-{
-    for (uint32_t probe = 0; probe < PROBES; probe++) {
-        struct immortal *i = immortal_at(pool, stream, probe);
-        CUstream handle = atomic_load_explicit(&i->handle, memory_order_acquire);
-        if (handle == stream && !is_over(i)) {
-            *key = atomic_load_explicit(&i->key, memory_order_relaxed);
-            return i;
-        }
-        if (!handle)
-            return NULL;
-    }
-    return NULL;
-}
 
 static int no_stream(const cenote_pool *pool, CUstream stream, CUresult result)
 {
@@ -101,7 +43,7 @@ static int default_key(cenote_pool *pool, struct device *d, CUstream stream, uin
 {
     unsigned long long id;
     if (stream == CU_STREAM_PER_THREAD) {
-        *key = stream_key_of_thread();
+        *key = key_of_thread();
         return CENOTE_OK;
     }
     CHECK(lock_none_above(0));
@@ -128,14 +70,9 @@ static CUresult ask_whether_captured(const struct driver *t, CUstream stream, bo
     return result == CUDA_ERROR_INVALID_CONTEXT || (driver_result_is_sticky(result) && !open) ? CUDA_SUCCESS : result;
 }
 
-uint64_t stream_key_while_captured(CUstream stream)
-{
-    return KEY_CAPTURED | (uint64_t)(uintptr_t)stream;
-}
-
 static uint64_t key_of_captured(cenote_pool *pool, CUstream stream)
 {
-    uint64_t key = stream_key_while_captured(stream);
+    uint64_t key = key_while_captured(stream);
     lock_take(&pool->lock);
     for (uint32_t i = 0; i < pool->groups.capture_count; i++)
         if (pool->groups.captures[i].handle == stream)
@@ -160,7 +97,7 @@ int stream_key(cenote_pool *pool, CUstream stream, uint64_t *key)
     bool captured;
     if (is_default_handle(stream))
         return default_key(pool, pool->config.device, stream, key);
-    const struct immortal *immortal = find_immortal(pool, stream, key);
+    const struct immortal *immortal = key_find_immortal(&pool->clock.immortals, stream, key);
     if (immortal && is_there(immortal))
         return CENOTE_OK;
     if (!t->cuStreamGetId) {
@@ -182,37 +119,6 @@ int stream_key(cenote_pool *pool, CUstream stream, uint64_t *key)
     return CENOTE_OK;
 }
 
-static bool is_default(uint64_t key)
-{
-    return key >> KIND_SHIFT == KEY_LEGACY >> KIND_SHIFT || key >> KIND_SHIFT == KEY_THREAD >> KIND_SHIFT;
-}
-
-/* The handle may be given to the driver as long as the stream was not retired: a driver without ids. */
-bool stream_key_is_handle(uint64_t key)
-{
-    return key >> KIND_SHIFT == STREAM_KIND_HANDLE && !stream_key_is_captured(key);
-}
-
-bool stream_key_is_captured(uint64_t key)
-{
-    return key >> CAPTURED_SHIFT == KEY_CAPTURED >> CAPTURED_SHIFT;
-}
-
-/* The driver's, of a created stream. */
-bool stream_key_is_id(uint64_t key)
-{
-    return key >> KIND_SHIFT == 0;
-}
-
-/* Does the handle still name the stream of that key, for certain and without asking the driver? */
-bool stream_is_alive(cenote_pool *pool, CUstream stream, uint64_t key)
-{
-    uint64_t now;
-    if (is_default(key))
-        return key & KEY_THREAD ? (key & ~KEY_DEVICE) == stream_key_of_thread() : !stream_is_unnamed(key);
-    return find_immortal(pool, stream, &now) && now == key;
-}
-
 /*
  * CENOTE_INVALID for another device's stream, whose work the fences of the pool know nothing of. Asked before an arena gets the key, when a
  * capture is announced, and also while one is open: CUDA allows the question then. A driver that cannot say it of this stream is believed; one that
@@ -224,7 +130,7 @@ int stream_check_own(cenote_pool *pool, CUstream stream, uint64_t key)
     CUdevice ordinal;
     struct device *d = pool->config.device;
     CHECK(lock_none_above(0));
-    if (is_default(key))
+    if (key_is_default(key))
         return CENOTE_OK;
     CUresult result = device_of_stream(d, stream, &context, &ordinal);
     if (result == CUDA_ERROR_INVALID_HANDLE || result == CUDA_ERROR_INVALID_VALUE)
@@ -275,9 +181,9 @@ int stream_device(cenote_pool *pool, CUstream stream, uint64_t key, struct devic
 {
     uint64_t known;
     *other = NULL;
-    if (is_default(key))
+    if (key_is_default(key))
         return CENOTE_OK;
-    const struct immortal *immortal = find_immortal(pool, stream, &known);
+    const struct immortal *immortal = key_find_immortal(&pool->clock.immortals, stream, &known);
     if (!immortal)
         return ask_device(pool, stream, other);
     *other = atomic_load_explicit(&immortal->other, memory_order_relaxed);
@@ -291,13 +197,14 @@ int stream_key_on(cenote_pool *pool, int ordinal, CUstream stream, uint64_t *key
     uint64_t known;
     *other = NULL;
     int error = is_far_default ? CENOTE_OK : stream_key(pool, stream, key);
-    const struct immortal *immortal = error || is_far_default || is_default(*key) ? NULL : find_immortal(pool, stream, &known);
+    bool is_created = !error && !is_far_default && !key_is_default(*key);
+    const struct immortal *immortal = is_created ? key_find_immortal(&pool->clock.immortals, stream, &known) : NULL;
     if (immortal)
         *other = atomic_load_explicit(&immortal->other, memory_order_relaxed);
     else if (!error && !is_own)
         error = pool_other_device(pool, ordinal, other);
     if (!error && is_far_default && !(error = default_key(pool, *other, stream, key)))
-        *key |= (uint64_t)(ordinal + 1) << DEVICE_SHIFT;
+        *key |= (uint64_t)(ordinal + 1) << KEY_DEVICE_SHIFT;
     return error;
 }
 
@@ -309,7 +216,7 @@ int stream_check_named(cenote_pool *pool, CUstream stream, uint64_t key, const s
 {
     uint64_t known;
     struct device *other;
-    if (is_default(key) || find_immortal(pool, stream, &known))
+    if (key_is_default(key) || key_find_immortal(&pool->clock.immortals, stream, &known))
         return CENOTE_OK;
     int error = ask_device(pool, stream, &other);
     if (error)
@@ -322,10 +229,10 @@ int stream_check_named(cenote_pool *pool, CUstream stream, uint64_t key, const s
 }
 
 /* Does it end with the program? So does the default stream of a device, by whatever name, but for that of a green context. LOCKING: none. */
-bool stream_is_immortal(cenote_pool *pool, CUstream stream, uint64_t key)
+bool stream_is_immortal(const cenote_pool *pool, CUstream stream, uint64_t key)
 {
     uint64_t known;
-    return key == KEY_LEGACY || (!is_default(key) && find_immortal(pool, stream, &known));
+    return key == KEY_LEGACY || (!key_is_default(key) && key_find_immortal(&pool->clock.immortals, stream, &known));
 }
 
 /* ---------------------------------------------------------------------------------------------------------------------------- the API */
@@ -338,24 +245,12 @@ int cenote_stream_set_immortal(cenote_pool *pool, cenote_stream stream)
     /* So is the key: NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage) */
     if (error || (error = stream_key(pool, stream, &key)) || (error = stream_device(pool, stream, key, &other)))
         return error;
-    if (is_default(key))
+    if (key_is_default(key))
         return CENOTE_OK; /* known without asking */
     touch_add(other ? other : pool->config.device, stream, key);
     if ((error = pool_take_lock(pool)))
         return error;
-    for (uint32_t probe = 0; probe < PROBES; probe++) {
-        struct immortal *i = immortal_at(pool, stream, probe);
-        CUstream there = atomic_load(&i->handle);
-        if (there && there != stream)
-            continue;
-        if (!there || is_over(i)) { /* that of an ended context has this one's place */
-            atomic_store_explicit(&i->key, key, memory_order_relaxed);
-            atomic_store_explicit(&i->other, other, memory_order_relaxed);
-            atomic_store_explicit(&i->generation, other ? atomic_load(&other->generation) : 0, memory_order_release);
-            atomic_store_explicit(&i->handle, stream, memory_order_release);
-        }
-        break;
-    } /* a full table is no error: the driver is asked as before */
+    key_add_immortal(&pool->clock.immortals, stream, key, other);
     lock_give(&pool->lock);
     return CENOTE_OK;
 }
