@@ -148,13 +148,20 @@ CUresult device_prepare(struct device *d)
     return result;
 }
 
+/* Another thread may close the device meanwhile, for good, and then it has no context: this call has come too late. */
+static CUresult make_current(const struct device *d, CUcontext context)
+{
+    return context ? d->driver->cuCtxPushCurrent(context) : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
 static CUresult push_context(struct device *d, uint64_t generation)
 {
     CUresult result = device_is(d, generation) ? device_prepare(d) : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    CUcontext context = device_context(d);
     if (!result && !device_lives(d, generation))
         result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (!result)
-        result = d->driver->cuCtxPushCurrent(device_context(d));
+        result = make_current(d, context);
     if (!result && !atomic_load_explicit(&d->card->was_asked, memory_order_relaxed) && !atomic_exchange(&d->card->was_asked, true))
         atomic_store(&d->card->before, ask_used(d));
     return result;
@@ -459,13 +466,14 @@ CUresult device_of_stream(struct device *d, CUstream stream, CUcontext *context,
     CUgreenCtx green;
     CHECK(!scope.inside);
     CUresult result = device_prepare(d);
+    CUcontext own = device_context(d);
     if (!result)
-        result = t->cuCtxPushCurrent(device_context(d));
+        result = make_current(d, own);
     if (result)
         return result;
     result = t->cuStreamGetCtx_v2 ? t->cuStreamGetCtx_v2(stream, context, &green) : t->cuStreamGetCtx(stream, context);
     *device = d->handle;
-    if (!result && *context != device_context(d) && !(result = t->cuCtxPushCurrent(*context))) {
+    if (!result && *context != own && !(result = t->cuCtxPushCurrent(*context))) {
         result = t->cuCtxGetDevice(device);
         device_pop_context(t);
     }
