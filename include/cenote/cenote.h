@@ -303,8 +303,8 @@ CENOTE_API int cenote_unpin(void *address, size_t bytes);
  * The stream is about to be destroyed, and gets no more work: its memory is let go. Optional from CUDA 12.0 on, where a destroyed stream's memory is
  * found again anyway, but for pools with the option announced:0: there a stream that ends without this call keeps what it freed since a call
  * named it last, and what was freed while it used it. Drivers before CUDA 12.0 know a stream by its handle alone: there the call is needed always.
- * CENOTE_INVALID: the stream was declared immortal, or it is the default stream of the device, which does not end. A thread may retire its own
- * default stream before it ends.
+ * CENOTE_INVALID: the stream was declared immortal, or it is the default stream of the device, which does not end. CENOTE_BUSY: it is being captured.
+ * A thread may retire its own default stream before it ends.
  */
 CENOTE_API int cenote_stream_retire(cenote_pool *pool, cenote_stream stream);
 

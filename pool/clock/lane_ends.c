@@ -20,15 +20,13 @@
 static CUresult record_end(cenote_pool *pool, uint32_t number, CUstream stream, CUevent *end)
 {
     struct device *d = pool->config.device;
+    if (lane_of(pool, number)->other)
+        return peer_uses_end(lane_of(pool, number), stream, end);
     CUresult result = device_enter(d, pool->config.generation);
-    *end = NULL;
-    if (!result && lane_of(pool, number)->other) {
-        result = peer_uses_end(lane_of(pool, number), stream, false, end);
-    } else if (!result) {
+    if (!result)
         result = event_take(pool, end);
-        if (!result)
-            result = touch_record_end(d, stream, *end);
-    }
+    if (!result)
+        result = touch_record_end(d, stream, *end);
     device_leave(d);
     return result;
 }

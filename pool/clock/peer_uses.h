@@ -11,7 +11,7 @@ void peer_uses_name(cenote_pool *pool, uint32_t lane, CUstream stream);
 void peer_uses_all_done(cenote_pool *pool, int ordinal, tick covers);
 bool peer_uses_wait(cenote_pool *pool);
 bool peer_uses_wait_for(struct device *other, uint64_t generation);
-CUresult peer_uses_end(const struct lane *lane, CUstream stream, bool whole, CUevent *end);
+CUresult peer_uses_end(const struct lane *lane, CUstream stream, CUevent *end);
 CUresult peer_uses_become_careful(cenote_pool *pool);
 
 #endif
