@@ -247,6 +247,39 @@ CASE(what_is_short_is_made_of_the_other_size)
     units_end(&scene);
 }
 
+static int let_go(cenote_pool *pool, size_t bytes, void *arg)
+{
+    const struct held *pinned = arg;
+    (void)pool, (void)bytes;
+    DONE(cenote_unpin(pinned->at, pinned->bytes));
+    return 0; /* it freed nothing */
+}
+
+/*
+ * The place lacks a large page, and small ones are all that can be had. Its unit has an alias that is pinned where it lies now, so that it is not loose.
+ * Then the program lets go of that one: the last rung splits the unit, because none before has tried it in vain.
+ */
+CASE(no_loose_units_where_a_page_is_pinned)
+{
+    struct scene scene;
+    open_with(&scene, "limit:14MiB");
+    struct held first = take(&scene, WIDE, LARGE, A);
+    give(&scene, &first);
+    struct held elsewhere = take(&scene, WIDE, LARGE, B);
+    EXPECT_EQ(reserved(&scene), LARGE);
+    DONE(cenote_pin(elsewhere.at, elsewhere.bytes));
+    leave_free(&scene, SPLIT, 3 * SMALL);
+    EXPECT_EQ(reserved(&scene), LARGE + 3 * SMALL);
+    DONE(cenote_pool_on_shortage(scene.pool, let_go, &elsewhere));
+    struct held second = take(&scene, SPLIT, 3 * SMALL, A);
+    EXPECT_EQ(second.at, first.at);
+    EXPECT_EQ(cenote_unpin(elsewhere.at, elsewhere.bytes), CENOTE_INVALID); /* the program was asked */
+    DONE(cenote_pool_on_shortage(scene.pool, NULL, NULL));
+    give(&scene, &second);
+    give(&scene, &elsewhere);
+    units_end(&scene);
+}
+
 /* While a capture is open nothing goes back to the driver: what is free must do, whatever its size. */
 static void capture_draws(uint32_t split_pages)
 {
