@@ -1,6 +1,7 @@
 /*
- * test_careful_old.c: test_careful.c on a driver without stream ids (before CUDA 12.0), where each stream that was not retired is known to live. The
- * library asks the driver for its entry points once per process, so the name is hidden, and the driver loaded, before anything else.
+ * test_careful_old.c: test_careful.c on a driver without stream ids (before CUDA 12.0), where each stream that was not retired is known to live, and
+ * without an event over a context. The library asks the driver for its entry points once per process, so the names are hidden, and the driver loaded,
+ * before anything else.
  */
 #include "tests/api/moments.h"
 #include "tests/patience.h"
@@ -9,6 +10,7 @@ __attribute__((constructor)) static void load_an_old_driver(void)
 {
     int error;
     sim_hide("cuStreamGetId");
+    sim_hide("cuCtxRecordEvent");
     driver_table(&error);
 }
 
@@ -71,6 +73,35 @@ CASE(stream_of_another_device_that_ends_while_an_event_is_recorded)
     EXPECT_EQ(scene_stats(two.scene.pool).pending_blocks, 0);
     make_other_stream(&two);
     close_two(&two);
+}
+
+/* --------------------------------------------------------------------------------------------------- captures that are announced again */
+
+/*
+ * A fence is due that has an event on each stream, and the last pool ends that has captures unannounced. Now the granted device has to be done, too,
+ * and no event says so: the memory comes back when the devices are waited for.
+ */
+CASE(fence_that_is_due_when_captures_are_announced_again)
+{
+    struct peers p = {0};
+    struct held block;
+    cenote_options options = scene_options(), careful = strict();
+    cenote_pool *pool;
+    open_two(&p, &options);
+    DONE(cenote_pool_create(0, &careful, &pool));
+    DONE(cenote_pool_grant(p.scene.pool, 1));
+    REQUIRE(held_take(&block, p.scene.pool, 16 * MIB, NULL));
+    held_linger(&block, NULL);
+    DONE(cenote_free(block.at));
+    DONE(cenote_pool_trim(p.scene.pool, 0, 0));
+    EXPECT(scene_stats(p.scene.pool).reserved.current > 0);
+    DONE(cenote_pool_destroy(pool));
+    DONE(cuCtxSynchronize());
+    DONE(cenote_pool_trim(p.scene.pool, 0, 0)); /* the event is done */
+    EXPECT(scene_stats(p.scene.pool).reserved.current > 0);
+    DONE(cenote_pool_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(scene_stats(p.scene.pool).reserved.current, 0);
+    close_two(&p);
 }
 
 SCENES_MAIN("careful, old driver")
