@@ -233,6 +233,16 @@ void pages_link(struct pages *s, uint32_t page, struct region *r, uint32_t slot)
     home->next_alias[p->home.slot] = here;
 }
 
+/*
+ * The tick of its last free, if the page is of that arena from now on. Another arena freed it: if the device is done with that, but the stream of this
+ * arena has no event that says so, none may ever come, because it owes nothing. 0: never.
+ */
+static tick freed_for(const struct pages *s, const struct page *p, uint32_t arena)
+{
+    bool is_done = p->arena != arena && fence_has_passed(&s->fences, p->freed, p->arena);
+    return is_done && !fence_has_passed(&s->fences, p->freed, arena) ? 0 : p->freed;
+}
+
 /* Makes the page sole, if it is mapped once and not on the move: from now on the bits of its slot say what struct page said. */
 static void make_sole(struct pages *s, struct page *p)
 {
@@ -242,8 +252,9 @@ static void make_sole(struct pages *s, struct page *p)
         return; /* another stream may still use it, which the slot cannot express */
     if (p->leaving || bit_is_set(r->transit, slot) || bit_is_set(r->broken, slot) || (p->owner.region && !slot_ref_is(p->owner, r->number, slot)))
         return;
-    if (r->freed[slot] < p->freed)
-        r->freed[slot] = p->freed;
+    tick freed = freed_for(s, p, r->arena);
+    if (r->freed[slot] < freed)
+        r->freed[slot] = freed;
     p->arena = r->arena;
     p->owner = (struct slot_ref){0, 0};
     bit_set(r->sole, slot);
@@ -298,9 +309,10 @@ static void take_from_slots(struct pages *s, uint32_t page)
 struct page_past pages_lift(struct pages *s, uint32_t page, struct slot_ref target)
 {
     struct page *p = page_of(s, page);
-    struct page_past past = {p->arena, p->fixed};
     take_from_slots(s, page);
+    struct page_past past = {p->arena, p->fixed, p->freed};
     p->owner = target;
+    p->freed = freed_for(s, p, region_of(s, target.region)->arena);
     p->arena = region_of(s, target.region)->arena;
     p->fixed = region_of(s, target.region)->fixed;
     return past;
@@ -320,6 +332,7 @@ void pages_drop(struct pages *s, uint32_t page, struct page_past past)
     p->owner = (struct slot_ref){0, 0};
     p->arena = past.arena;
     p->fixed = past.fixed;
+    p->freed = past.freed;
     pages_settle(s, page);
     if (!p->home.region)
         pages_add_spare(s, page);

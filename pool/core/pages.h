@@ -102,6 +102,7 @@ void pages_unlink(struct pages *s, struct region *r, uint32_t slot);
 struct page_past {
     uint32_t arena;
     bool     fixed;
+    tick     freed;
 };
 struct page_past pages_lift(struct pages *s, uint32_t page, struct slot_ref target);
 void pages_settle(struct pages *s, uint32_t page);

@@ -208,6 +208,46 @@ CASE(pins_hold_pages_of_both_sizes)
     units_end(&scene);
 }
 
+/* Calls name the stream, which has an event then, and the pool sees that it is done. They take no memory. */
+static void name(struct scene *scene, int stream)
+{
+    for (int i = 0; i < 2; i++) {
+        DONE(cenote_pool_capture_begin(scene->pool, scene->stream[stream]));
+        DONE(cenote_pool_capture_end(scene->pool, scene->stream[stream]));
+        DONE(cuCtxSynchronize());
+    }
+}
+
+/*
+ * A page of two streams loses its mapping in the arena that used it last, which is done with it. What is left is that of the other stream, whose last
+ * event is older than that use: it says nothing of the page.
+ */
+CASE(a_page_that_is_left_at_its_place_before)
+{
+    struct scene scene;
+    open_with(&scene, "announced:0,harvest_budget:off");
+    struct held hole = take(&scene, WIDE, LARGE, A), stays = take(&scene, WIDE, LARGE, A);
+    held_give(&hole);
+    name(&scene, A);
+    DONE(cenote_pool_trim(scene.pool, 0, 0));
+    struct held wide = take(&scene, WIDE, LARGE, C);
+    struct held before = take(&scene, SPLIT, SMALL, B);
+    held_give(&before);
+    name(&scene, B);
+    struct held held = take(&scene, SPLIT, SMALL, A);
+    held_give(&held);
+    name(&scene, A);
+    held_give(&wide);
+    name(&scene, C);
+    held = take(&scene, WIDE, LARGE, A); /* in a unit of which the small page has a part */
+    held_give(&held);
+    held_give(&stays);
+    name(&scene, A);
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(reserved(&scene), 0);
+    units_end(&scene);
+}
+
 /* ------------------------------------------------------------------------------------------------------------------------- imported */
 
 /* Blocks that begin and end anywhere in wide and in split units. */
