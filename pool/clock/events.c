@@ -274,11 +274,28 @@ static CUresult record_last(cenote_pool *pool)
     return result;
 }
 
+/* The same where the driver has no such event: the context is waited for. LOCKING: the turn, let go of meanwhile. */
+static CUresult wait_at_last(cenote_pool *pool)
+{
+    bool whole;
+    lock_take(&pool->lock);
+    tick covers = fences_stamp_nothing(&pool->store.pages.fences);
+    lock_give(&pool->lock);
+    CUresult result = turn_let_go(pool, device_wait_at_last, &whole);
+    lock_take(&pool->lock);
+    if (!result) {
+        pool->lanes.known_from = covers;
+        events_all_done(pool, covers);
+    }
+    lock_give(&pool->lock);
+    return result;
+}
+
 /* LOCKING: the turn. */
 static int cover_what_ended(cenote_pool *pool)
 {
     struct device *d = pool->config.device;
-    CUresult result = pool_is_capturing(pool) ? CUDA_ERROR_NOT_READY : d->driver->cuCtxRecordEvent ? record_last(pool) : CUDA_SUCCESS;
+    CUresult result = pool_is_capturing(pool) ? CUDA_ERROR_NOT_READY : d->driver->cuCtxRecordEvent ? record_last(pool) : wait_at_last(pool);
     if (!result)
         result = peer_uses_become_careful(pool);
     if (!result || device_is_lost(d, pool->config.generation, result))
