@@ -350,7 +350,9 @@ CENOTE_API int cenote_pool_step(cenote_pool *pool);
 /* When memory runs out, allocations outside all groups may take what is free here, on the same stream: if the group is private, only on streams
    that have drawn nothing from it while a capture was open on the device, for a graph writes to what was captured at each replay. */
 #define CENOTE_GROUP_LEND    2u
-#define CENOTE_GROUP_WHOLE   4u /* a block that is allocated with this shares no page and no segment with another, earlier or later */
+/* A block that is allocated with this shares no page and no segment with another, earlier or later. In a segment it begins where that does:
+   CENOTE_INVALID, if the driver or the source gives memory that is not aligned as was asked for. */
+#define CENOTE_GROUP_WHOLE   4u
 /* Memory of cuMemAlloc, also where that of the pool is pages: legacy CUDA IPC (cuIpcGetMemHandle) takes it, and what registers memory finds one
    allocation under a block. With WHOLE that allocation has no other block. It serves this group alone, or later groups of this kind. */
 #define CENOTE_GROUP_PLAIN   8u
