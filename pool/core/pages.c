@@ -69,6 +69,14 @@ static bool slot_may_be_unmapped(const struct pages *s, const struct requester *
     return who->may_unmap && !mapping_is_fixed(s, r, slot) && !r->pins[slot] && (fence_has_passed(&s->fences, r->freed[slot], r->arena) || BREAKS(3));
 }
 
+/* A block elsewhere has the page, and the mapping stays (rule 4): no page can come here before that block is freed. */
+bool pages_are_of_another(const struct pages *s, const struct region *r, uint32_t slot)
+{
+    const struct page *p = page_of(s, r->page[slot]);
+    return r->page[slot] && !bit_is_set(r->sole, slot) && p->owner.region && !slot_ref_is(p->owner, r->number, slot) &&
+           (mapping_is_fixed(s, r, slot) || r->pins[slot]);
+}
+
 /* May the page at this slot be used here by `who`? Meets the page: a second slot of the same look may not. */
 static bool slot_has_page(struct pages *s, const struct requester *who, const struct region *r, uint32_t slot)
 {
