@@ -38,10 +38,10 @@ static CUresult attribute(const struct device *d, CUdevice_attribute which, bool
 }
 
 /* Retained once more than released, the context would outlive us: a refusal is asked for once more. */
-static void release_context(struct device *d)
+static void release_context(const struct driver *t, CUdevice device)
 {
-    if (d->driver->cuDevicePrimaryCtxRelease(d->handle))
-        d->driver->cuDevicePrimaryCtxRelease(d->handle);
+    if (t->cuDevicePrimaryCtxRelease(device))
+        t->cuDevicePrimaryCtxRelease(device);
 }
 
 static bool has_vmm_calls(const struct driver *t)
@@ -110,11 +110,12 @@ static uint64_t ask_used(const struct device *d)
     return result || left > total ? UINT64_MAX : total - left;
 }
 
-/* No other context has it, before and after. 0: not known. */
+/* No other context has it, before and after. 0: not known. Without it a reset would not be seen: a refusal is asked for once more. */
 static unsigned long long ask_id(const struct device *d, CUcontext context)
 {
     unsigned long long id = 0;
-    return d->driver->cuCtxGetId && d->driver->cuCtxGetId(context, &id) == CUDA_SUCCESS ? id : 0;
+    CUresult (*ask)(CUcontext, unsigned long long *) = d->driver->cuCtxGetId;
+    return ask && (!ask(context, &id) || !ask(context, &id)) ? id : 0;
 }
 
 bool device_lives(struct device *d, uint64_t generation)
@@ -148,13 +149,20 @@ CUresult device_prepare(struct device *d)
     return result;
 }
 
+/* Another thread may close the device meanwhile, for good, and then it has no context: this call has come too late. */
+static CUresult make_current(const struct device *d, CUcontext context)
+{
+    return context ? d->driver->cuCtxPushCurrent(context) : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
 static CUresult push_context(struct device *d, uint64_t generation)
 {
     CUresult result = device_is(d, generation) ? device_prepare(d) : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    CUcontext context = device_context(d);
     if (!result && !device_lives(d, generation))
         result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (!result)
-        result = d->driver->cuCtxPushCurrent(device_context(d));
+        result = make_current(d, context);
     if (!result && !atomic_load_explicit(&d->card->was_asked, memory_order_relaxed) && !atomic_exchange(&d->card->was_asked, true))
         atomic_store(&d->card->before, ask_used(d));
     return result;
@@ -170,7 +178,7 @@ static void leave_context(struct device *d)
     atomic_store(&d->context, NULL);
     atomic_store(&d->is_kept, false);
     if (is_retained && !driver_is_exiting() && !driver_is_forked())
-        release_context(d);
+        release_context(d->driver, d->handle);
 }
 
 /*
@@ -277,7 +285,7 @@ static CUresult ask_whose(const struct driver *t, CUcontext context, CUdevice *d
     if (!result)
         result = t->cuDevicePrimaryCtxGetState(*device, &flags, &active);
     if (!result && active && !(result = t->cuDevicePrimaryCtxRetain(&primary, *device)))
-        result = t->cuDevicePrimaryCtxRelease(*device);
+        release_context(t, *device);
     *is_primary = primary == context;
     return result;
 }
@@ -459,13 +467,14 @@ CUresult device_of_stream(struct device *d, CUstream stream, CUcontext *context,
     CUgreenCtx green;
     CHECK(!scope.inside);
     CUresult result = device_prepare(d);
+    CUcontext own = device_context(d);
     if (!result)
-        result = t->cuCtxPushCurrent(device_context(d));
+        result = make_current(d, own);
     if (result)
         return result;
     result = t->cuStreamGetCtx_v2 ? t->cuStreamGetCtx_v2(stream, context, &green) : t->cuStreamGetCtx(stream, context);
     *device = d->handle;
-    if (!result && *context != device_context(d) && !(result = t->cuCtxPushCurrent(*context))) {
+    if (!result && *context != own && !(result = t->cuCtxPushCurrent(*context))) {
         result = t->cuCtxGetDevice(device);
         device_pop_context(t);
     }

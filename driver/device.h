@@ -185,6 +185,7 @@ void device_wait_end(struct device *device);
  * touch; then *whole is false. CUDA_ERROR_NOT_READY: not now, a capture is open. LOCKING: inside, with no lock. Afterwards look at `captures` again.
  */
 CUresult device_wait(struct device *device, bool *whole);
+CUresult device_wait_at_last(struct device *device, bool *whole); /* for captures that are not announced: see wait.c */
 CUresult device_wait_for_context(struct device *device); /* cuCtxSynchronize, for a thread that has opened the gate: the same for what it answers */
 
 /* Threads that are inside now have left when this returns, or wait for the device with the gate open. LOCKING: none held, not inside. */

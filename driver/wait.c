@@ -19,6 +19,21 @@ CUresult device_wait_for_context(struct device *d)
     return result;
 }
 
+/*
+ * The same although captures are not announced any more: for the thread that has said so just now, before the first that is not can begin. *whole: the
+ * context was waited for. LOCKING: inside, with no lock but `careful_lock`.
+ */
+CUresult device_wait_at_last(struct device *d, bool *whole)
+{
+    device_wait_begin(d);
+    pthread_rwlock_rdlock(&d->card->quiet);
+    CUresult result = device_is_captured(d) ? CUDA_ERROR_NOT_READY : d->driver->cuCtxSynchronize();
+    pthread_rwlock_unlock(&d->card->quiet);
+    device_wait_end(d);
+    *whole = !result;
+    return result;
+}
+
 /* Waits for each event, with the gate open, and destroys it. */
 static CUresult wait_for_events(struct device *d, CUresult result, const CUevent *events, uint32_t count)
 {

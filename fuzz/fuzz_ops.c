@@ -63,6 +63,12 @@ static bool is_whole(const struct pool *p, int group)
            !(p->plain_graphs && p->flags[group] & CENOTE_GROUP_PRIVATE);
 }
 
+/* Or a segment: then it has the alignment that this has. */
+static bool is_whole_segment(const struct pool *p, int group)
+{
+    return group < GROUPS && p->flags[group] & CENOTE_GROUP_WHOLE && !is_whole(p, group);
+}
+
 static int ask(struct world *w, struct block *taken, size_t *alignment, void **at)
 {
     static const int groups[] = {GROUP_OPEN, GROUP_PRIVATE, GROUP_SOURCE, GROUPS, GROUPS, GROUPS, GROUPS, GROUP_WHOLE};
@@ -99,7 +105,8 @@ static void op_take(struct world *w)
     JUDGE(cuCtxGetCurrent(&current) == CUDA_SUCCESS);
     JUDGE(current == w->device[device].context || world_excuses(w, CENOTE_DRIVER));
     if (error || !taken.bytes) {
-        bool expected = error == CENOTE_OUT_OF_MEMORY || (error == CENOTE_INVALID && alignment > w->pool[pool].page_bytes) ||
+        bool is_too_much = alignment > w->pool[pool].page_bytes || (alignment > 512 && is_whole_segment(&w->pool[pool], taken.group));
+        bool expected = error == CENOTE_OUT_OF_MEMORY || (error == CENOTE_INVALID && is_too_much) ||
                         (error == CENOTE_OUT_OF_ADDRESSES && w->shape.address_space);
         JUDGE(world_excuses(w, error) || expected);
         JUDGE(!at);

@@ -210,6 +210,26 @@ static void let_calls_end(void)
     }
 }
 
+/* Where the driver has no event over a context the context is waited for. LOCKING: the turn, let go of meanwhile. */
+static CUresult wait_at_last(cenote_pool *pool)
+{
+    bool whole;
+    lock_take(&pool->lock);
+    tick covers = fences_stamp_nothing(&pool->clock.fences);
+    lock_give(&pool->lock);
+    CUresult result = turn_let_go(pool, device_wait_at_last, &whole);
+    if (!result)
+        events_waited_at_last(&pool->clock, covers);
+    return result;
+}
+
+static CUresult become_careful_in(cenote_pool *pool)
+{
+    bool waits = !pool->config.device->driver->cuCtxRecordEvent && !pool_is_capturing(pool);
+    CUresult result = waits ? wait_at_last(pool) : CUDA_SUCCESS;
+    return result ? result : events_become_careful(&pool->clock);
+}
+
 /* Streams of that pool may have ended. LOCKING: `careful_lock`; not inside. */
 static int cover_what_ended(cenote_pool *pool)
 {
@@ -220,7 +240,7 @@ static int cover_what_ended(cenote_pool *pool)
     lock_take(&pool->turn);
     bool works = pool->life.open && !pool->life.lost && !device_is_lost(d, pool->config.generation, result), entered = !result;
     if (works && entered)
-        result = events_become_careful(&pool->clock);
+        result = become_careful_in(pool);
     works = works && !device_is_lost(d, pool->config.generation, result);
     turn_end(pool);
     if (!result || !works)

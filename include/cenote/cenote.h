@@ -303,8 +303,8 @@ CENOTE_API int cenote_unpin(void *address, size_t bytes);
  * The stream is about to be destroyed, and gets no more work: its memory is let go. Optional from CUDA 12.0 on, where a destroyed stream's memory is
  * found again anyway, but for pools with the option announced:0: there a stream that ends without this call keeps what it freed since a call
  * named it last, and what was freed while it used it. Drivers before CUDA 12.0 know a stream by its handle alone: there the call is needed always.
- * CENOTE_INVALID: the stream was declared immortal, or it is the default stream of the device, which does not end. A thread may retire its own
- * default stream before it ends.
+ * CENOTE_INVALID: the stream was declared immortal, or it is the default stream of the device, which does not end. CENOTE_BUSY: it is being captured.
+ * A thread may retire its own default stream before it ends.
  */
 CENOTE_API int cenote_stream_retire(cenote_pool *pool, cenote_stream stream);
 
@@ -350,7 +350,9 @@ CENOTE_API int cenote_pool_step(cenote_pool *pool);
 /* When memory runs out, allocations outside all groups may take what is free here, on the same stream: if the group is private, only on streams
    that have drawn nothing from it while a capture was open on the device, for a graph writes to what was captured at each replay. */
 #define CENOTE_GROUP_LEND    2u
-#define CENOTE_GROUP_WHOLE   4u /* a block that is allocated with this shares no page and no segment with another, earlier or later */
+/* A block that is allocated with this shares no page and no segment with another, earlier or later. In a segment it begins where that does:
+   CENOTE_INVALID, if the driver or the source gives memory that is not aligned as was asked for. */
+#define CENOTE_GROUP_WHOLE   4u
 /* Memory of cuMemAlloc, also where that of the pool is pages: legacy CUDA IPC (cuIpcGetMemHandle) takes it, and what registers memory finds one
    allocation under a block. With WHOLE that allocation has no other block. It serves this group alone, or later groups of this kind. */
 #define CENOTE_GROUP_PLAIN   8u

@@ -19,6 +19,7 @@
 #include "plugins/preload/place.h"
 
 #include "plugins/preload/captures.h"
+#include "plugins/preload/identities.h"
 #include "plugins/preload/memory.h"
 #include "plugins/preload/peers.h"
 
@@ -341,6 +342,7 @@ void place_close(int number, bool has_ended, bool is_released)
     while (atomic_load(&visitors[number]))
         sched_yield();
     memory_forget(p);
+    identities_end(p);
     free_everything(p->pool);
     peers_are_done(p->pool);
     close_parts(p, has_ended, is_released);

@@ -72,7 +72,7 @@ static void answer(struct place *p, const cenote_block *block, CUpointer_attribu
         break;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
-        *(unsigned long long *)data = identity_of(block->start);
+        *(unsigned long long *)data = identity_of(p, block->start);
         break;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
         *(unsigned *)data = identity_synchronizes(block->start);
@@ -168,7 +168,7 @@ CUresult serve_cuPointerSetAttribute(const void *value, CUpointer_attribute attr
     bool does = *(const unsigned *)value;
     if (result && (!does || !(result = synchronize_copies(p))))
         result = CUDA_SUCCESS;
-    if (!result && !identity_set_synchronizes(block.start, does))
+    if (!result && !identity_set_synchronizes(p, block.start, does))
         result = CUDA_ERROR_OUT_OF_MEMORY;
     return result;
 }

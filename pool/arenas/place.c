@@ -83,6 +83,19 @@ static uint64_t take_item_at(cenote_pool *pool, struct arena *a, const struct re
     return slab ? slab_take_at(&a->slabs, slab, class_of(q->bytes), q->at, q->bytes, q->mark) : 0;
 }
 
+/* Nothing lies at the address of the request, and not all of its pages can come there now. Can they when the device is done? LOCKING: the pool's lock. */
+bool place_comes_free(const cenote_pool *pool, const struct request *q)
+{
+    const struct region *r = region_at(pool, q->at);
+    if (!r)
+        return false;
+    struct slots under = slots_under(r, q->at, q->size);
+    bool is_taken = false;
+    for (uint32_t slot = under.from; slot < under.to && !is_taken; slot += region_span(r, slot))
+        is_taken = pages_are_of_another(&pool->store.pages, r, slot);
+    return !is_taken;
+}
+
 /* A request for an address at which no such block can lie. That is no shortage, whatever the size. */
 int place_refuse(const struct request *q)
 {

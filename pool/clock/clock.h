@@ -78,6 +78,7 @@ bool events_await_replays(struct clock *c);
 void events_cover_replays(struct clock *c);
 void events_all_done(struct clock *c, tick covers);
 CUresult events_become_careful(struct clock *c);
+void events_waited_at_last(struct clock *c, tick covers);
 
 /* --- lanes.c, lane_ends.c */
 struct lanes_call lanes_call_names(uint64_t key, CUstream stream);

@@ -274,6 +274,18 @@ static CUresult record_last(struct clock *c)
 }
 
 /*
+ * The same where the driver has no such event: the caller has waited for the context, after the tick was stamped.
+ * LOCKING: the turn; the pool's lock is taken here.
+ */
+void events_waited_at_last(struct clock *c, tick covers)
+{
+    lock_take(c->lock);
+    c->lanes.known_from = covers;
+    events_all_done(c, covers);
+    lock_give(c->lock);
+}
+
+/*
  * The first pool without the promise to announce captures is about to open, and from now on events are recorded on streams. Streams that have ended
  * are covered by a last fence over the context, which is as harmless now as at any time before. An error: that cannot be had now, and the pool must
  * not open, for later it could end captures. CUDA_ERROR_NOT_READY: a capture is open. LOCKING: `careful_lock`, and the turn.

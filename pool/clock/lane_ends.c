@@ -13,15 +13,13 @@
 static CUresult record_end(struct clock *c, uint32_t number, CUstream stream, CUevent *end)
 {
     struct device *d = c->device;
+    if (lane_of(c, number)->other)
+        return peer_uses_end(lane_of(c, number), stream, end);
     CUresult result = device_enter(d, c->generation);
-    *end = NULL;
-    if (!result && lane_of(c, number)->other) {
-        result = peer_uses_end(lane_of(c, number), stream, false, end);
-    } else if (!result) {
+    if (!result)
         result = event_take(c, end);
-        if (!result)
-            result = touch_record_end(d, stream, *end);
-    }
+    if (!result)
+        result = touch_record_end(d, stream, *end);
     device_leave(d);
     return result;
 }

@@ -47,13 +47,18 @@ bool peer_fences_are_barred(const struct clock *c)
     return barred;
 }
 
-/* Visiting. */
+/*
+ * Visiting. Drivers before CUDA 12.5 have no such event. There only a fence asks that was recorded on streams, while
+ * captures were not announced: it is due until the devices are waited for.
+ */
 static CUresult record(struct clock *c, struct device *other, struct peer_fence *f)
 {
     lock_take(c->lock);
     tick now = c->fences.now; /* what is freed from here on is not covered */
     lock_give(c->lock);
-    CUresult result = f->event ? CUDA_SUCCESS : other->driver->cuEventCreate(&f->event, CU_EVENT_DISABLE_TIMING);
+    CUresult result = other->driver->cuCtxRecordEvent ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+    if (!result && !f->event)
+        result = other->driver->cuEventCreate(&f->event, CU_EVENT_DISABLE_TIMING);
     if (!result)
         result = other->driver->cuCtxRecordEvent(device_context(other), f->event);
     f->covers = result ? f->done : now;

@@ -193,7 +193,7 @@ bool peer_uses_wait(struct clock *c)
 
 /* ------------------------------------------------------------------------------------------------------- streams that are named, or end */
 
-/* Records an event behind what the stream was given: where captures are announced behind what the whole context was. LOCKING: inside; visiting. */
+/* Records an event behind what the stream was given, or `whole`, its context. LOCKING: inside that device, or visiting it. */
 static CUresult record_on(struct device *other, CUstream stream, bool whole, CUevent *event)
 {
     const struct driver *t = other->driver;
@@ -254,22 +254,28 @@ void peer_uses_name(struct clock *c, uint32_t number, CUstream stream)
 }
 
 /*
- * The stream is about to end: *end is an event behind all that it was given. `whole`: it has ended, and the event is behind all that its context was
- * given. LOCKING: inside.
+ * The stream is about to end: *end is an event behind all that it was given. While a capture is being announced there this thread waits, for the
+ * stream will not be named again. LOCKING: none; not inside.
  */
-CUresult peer_uses_end(const struct lane *lane, CUstream stream, bool whole, CUevent *end)
+CUresult peer_uses_end(const struct lane *lane, CUstream stream, CUevent *end)
+{
+    CUresult result = device_enter(lane->other, lane->generation);
+    if (!result)
+        result = record_on(lane->other, stream, false, end);
+    device_leave(lane->other);
+    *end = result ? NULL : *end;
+    return result;
+}
+
+/* The stream has ended: *end is an event behind all that its context was given. LOCKING: inside. */
+static CUresult end_of_context(const struct lane *lane, CUevent *end)
 {
     struct device *other = lane->other;
     CUresult result = device_visit(other, lane->generation);
-    *end = NULL;
     if (result)
         return result;
-    if (whole && device_is_captured(other))
-        result = CUDA_ERROR_NOT_READY;
-    else
-        result = record_on(other, stream, whole, end);
+    result = device_is_captured(other) ? CUDA_ERROR_NOT_READY : record_on(other, NULL, true, end);
     device_visit_end(other);
-    *end = result ? NULL : *end;
     return result;
 }
 
@@ -298,7 +304,7 @@ CUresult peer_uses_become_careful(struct clock *c)
         lock_give(c->lock);
         if (!lacks)
             continue;
-        result = peer_uses_end(lane, NULL, true, &end);
+        result = end_of_context(lane, &end);
         lock_take(c->lock);
         if (!result)
             lane_events_end(c, number, end);

@@ -48,7 +48,7 @@ void peer_uses_record(struct clock *c, struct use *u);
 bool peer_uses_is_done(struct clock *c, uint32_t use);
 bool peer_uses_wait_for(struct device *other, uint64_t generation);
 void peer_uses_all_done(struct clock *c, int ordinal, tick covers);
-CUresult peer_uses_end(const struct lane *lane, CUstream stream, bool whole, CUevent *end);
+CUresult peer_uses_end(const struct lane *lane, CUstream stream, CUevent *end);
 CUresult peer_uses_become_careful(struct clock *c);
 
 /* --- peer_fences.c */

@@ -73,6 +73,14 @@ static bool slot_may_be_unmapped(const struct pages *s, const struct requester *
            (fence_has_passed(s->fences, r->freed[slot], r->arena) || BREAKS(3));
 }
 
+/* A block elsewhere has the page, and the mapping stays (rule 4): no page can come here before that block is freed. */
+bool pages_are_of_another(const struct pages *s, const struct region *r, uint32_t slot)
+{
+    const struct page *p = page_of(s, r->page[slot]);
+    return r->page[slot] && !bit_is_set(r->sole, slot) && p->owner.region && !slot_ref_is(p->owner, r->number, slot) &&
+           (mapping_is_fixed(s, r, slot) || r->pins[slot]);
+}
+
 /* May the page at this slot be used here by `who`? Meets the page: a second slot of the same look may not. */
 static bool slot_has_page(struct pages *s, const struct requester *who, const struct region *r, uint32_t slot)
 {
@@ -253,6 +261,17 @@ void pages_link(struct pages *s, uint32_t page, struct region *r, uint32_t slot)
 }
 
 /*
+ * The tick of its last free, if the page is of that arena from now on. Another arena freed it: if the device is done
+ * with that, but the stream of this arena has no event that says so, none may ever come, because it owes nothing. 0:
+ * never.
+ */
+static tick freed_for(const struct pages *s, const struct page *p, uint32_t arena)
+{
+    bool is_done = p->arena != arena && fence_has_passed(s->fences, p->freed, p->arena);
+    return is_done && !fence_has_passed(s->fences, p->freed, arena) ? 0 : p->freed;
+}
+
+/*
  * Makes the page sole, if it is mapped once and not on the move:
  * from now on the bits of its slot say what struct page said.
  */
@@ -265,8 +284,9 @@ static void make_sole(struct pages *s, struct page *p)
     if (p->leaving || bit_is_set(r->transit, slot) || bit_is_set(r->broken, slot) ||
         (p->owner.region && !slot_ref_is(p->owner, r->number, slot)))
         return;
-    if (r->freed[slot] < p->freed)
-        r->freed[slot] = p->freed;
+    tick freed = freed_for(s, p, r->arena);
+    if (r->freed[slot] < freed)
+        r->freed[slot] = freed;
     p->arena = r->arena;
     p->owner = (struct slot_ref){0, 0};
     bit_set(r->sole, slot);
@@ -321,9 +341,10 @@ static void take_from_slots(struct pages *s, uint32_t page)
 struct page_past pages_lift(struct pages *s, uint32_t page, struct slot_ref target)
 {
     struct page *p = page_of(s, page);
-    struct page_past past = {p->arena, p->fixed};
     take_from_slots(s, page);
+    struct page_past past = {p->arena, p->fixed, p->freed};
     p->owner = target;
+    p->freed = freed_for(s, p, region_of(s, target.region)->arena);
     p->arena = region_of(s, target.region)->arena;
     p->fixed = region_of(s, target.region)->fixed;
     return past;
@@ -343,6 +364,7 @@ void pages_drop(struct pages *s, uint32_t page, struct page_past past)
     p->owner = (struct slot_ref){0, 0};
     p->arena = past.arena;
     p->fixed = past.fixed;
+    p->freed = past.freed;
     pages_settle(s, page);
     if (!p->home.region)
         pages_add_spare(s, page);

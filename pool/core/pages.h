@@ -98,6 +98,7 @@ void pages_close(struct pages *s);
 /* A look at a range: anew, then slot by slot. */
 void pages_look_anew(struct pages *s);
 bool pages_lack(struct pages *s, const struct requester *who, const struct region *r, uint32_t slot, bool *blocked);
+bool pages_are_of_another(const struct pages *s, const struct region *r, uint32_t slot);
 bool pages_may_stay(struct pages *s, const struct requester *who, const struct region *r, uint32_t slot);
 
 /* Live bytes come to, or leave, the slots [from, to). */
@@ -113,6 +114,7 @@ void pages_unlink(struct pages *s, struct region *r, uint32_t slot);
 struct page_past {
     uint32_t arena;
     bool     fixed;
+    tick     freed;
 };
 struct page_past pages_lift(struct pages *s, uint32_t page, struct slot_ref target);
 void pages_settle(struct pages *s, uint32_t page);

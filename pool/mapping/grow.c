@@ -144,7 +144,8 @@ static int grow_region(cenote_pool *pool, struct arena *a, const struct request 
         addresses_remove(r);
         provider_close_region(r);
     }
-    region_unreserve(pool->config.device, base, bytes);
+    if (region_unreserve(pool->config.device, base, bytes)) /* they would be lost: a refusal is asked for once more */
+        region_unreserve(pool->config.device, base, bytes);
     return no_memory();
 }
 
@@ -232,7 +233,8 @@ static int try_segment(cenote_pool *pool, struct arena *a, const struct request 
     if (usable)
         watch_tell(pool, CENOTE_UNMAPPING, at, bytes);
     if (!*driver) {
-        provider_give_segment(pool, a, provider_source(pool, a), at, bytes);
+        if (!provider_give_segment(pool, a, provider_source(pool, a), at, bytes)) /* it would be lost, too */
+            provider_give_segment(pool, a, provider_source(pool, a), at, bytes);
         return is_ours ? refuse_ours(at) : at % alignment ? refuse_alignment(pool, a, at, alignment) : no_memory();
     }
     return *driver == CUDA_ERROR_OUT_OF_MEMORY ? CENOTE_OUT_OF_MEMORY

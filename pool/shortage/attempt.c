@@ -486,7 +486,7 @@ static enum attempt place_and_fill(struct climb *c, tick orderable, bool is_last
     if (fit == FIT_WITH_PAGES)
         return fill_with_pages(c, &who, &place, is_last);
     if (c->request->at)
-        return fail(c, fit == FIT_IN_FLIGHT ? refuse_in_flight(c->request) : place_refuse(c->request));
+        return fail(c, fit == FIT_IN_FLIGHT && place_comes_free(pool, c->request) ? refuse_in_flight(c->request) : place_refuse(c->request));
     return grow(c);
 }
 

@@ -4,6 +4,8 @@
  */
 #include "tests/api/scene.h"
 
+#include "driver/driver.h"
+
 #include <pthread.h>
 
 static struct sim_books books_now(void)
@@ -38,6 +40,30 @@ static void close_beside(struct scene *scene)
     EXPECT_EQ(books_now().contexts, 0);
     EXPECT_EQ(books_now().violations, 0);
     scene_is_open = false;
+}
+
+/* Each call of the driver fails once while a pool is made in a context. The primary one, which is looked at, stays as often retained as it was. */
+CASE(a_refusal_while_a_pool_is_made_in_a_context)
+{
+    struct scene s;
+    cenote_options options = scene_options();
+    CUcontext primary;
+    bool fires = true;
+    open_beside(&s);
+    DONE(cuDevicePrimaryCtxRetain(&primary, 0));
+    for (uint64_t nth = 1; fires; nth++) {
+        cenote_pool *pool = NULL;
+        fault_arm(NULL, nth, CUDA_ERROR_UNKNOWN, false);
+        int error = cenote_pool_create_in(s.context, &options, &pool);
+        fires = fault_fired();
+        fault_disarm();
+        EXPECT(!error || fires);
+        if (!error)
+            DONE(cenote_pool_destroy(pool));
+        EXPECT_EQ(books_now().contexts, 2);
+    }
+    DONE(cuDevicePrimaryCtxRelease(0));
+    close_beside(&s);
 }
 
 CASE(a_pool_in_a_context_of_the_program)

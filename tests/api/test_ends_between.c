@@ -236,6 +236,63 @@ CASE(the_last_pool_ends_after_calls_that_are_inside)
     scene_close(&scene);
 }
 
+static atomic_bool closes, call_is_back;
+
+/* The call has seen that the context lives, and does not go on before the device is being closed. */
+static CUresult context_id(CUcontext context, unsigned long long *id)
+{
+    struct wait wait = {0};
+    if (asks && !atomic_exchange(&function_ran, true)) {
+        REQUIRE(!pthread_create(&destroyer, NULL, destroy_while_away, NULL));
+        while (!atomic_load(&closes) && wait_on(&wait))
+            ;
+    }
+    return below->cuCtxGetId(context, id);
+}
+
+static CUresult release_context(CUdevice device)
+{
+    struct wait wait = {0};
+    atomic_store(&closes, true);
+    while (!atomic_load(&call_is_back) && wait_on(&wait))
+        ;
+    return below->cuDevicePrimaryCtxRelease(device);
+}
+
+static const struct driver *closing(const struct driver *driver)
+{
+    static struct driver table;
+    table = *between(driver);
+    table.cuCtxGetId = context_id;
+    table.cuDevicePrimaryCtxRelease = release_context;
+    return &table;
+}
+
+/* A call that comes too late makes no context current that the device has no more. */
+CASE(the_last_pool_ends_while_a_call_enters)
+{
+    cenote_options options = scene_options();
+    struct sim_shape shape = scene_card(256 * MIB);
+    scene_open_card(&scene, &shape);
+    options.clock = NULL;
+    DONE(cenote_pool_create(0, &options, &scene.pool));
+    DONE(cenote_alloc(scene.pool, MIB, NULL, &block));
+    DONE(cenote_free(block));
+    driver_interpose(closing);
+    atomic_store(&function_ran, false);
+    asks = true;
+    EXPECT_EQ(cenote_pool_trim(scene.pool, 0, 0), CENOTE_INVALID);
+    asks = false;
+    atomic_store(&call_is_back, true);
+    REQUIRE(atomic_load(&function_ran));
+    pthread_join(destroyer, NULL);
+    driver_interpose(between);
+    DONE(told);
+    EXPECT(atomic_load(&closes));
+    scene.pool = NULL;
+    scene_close(&scene);
+}
+
 /* A trim has let go of the turn while the program takes its memory back. */
 CASE(a_pool_ends_after_a_trim_that_is_away)
 {

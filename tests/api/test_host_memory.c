@@ -23,6 +23,36 @@ CASE(pool_that_records)
     scene_close(&scene);
 }
 
+/* There is no host memory for the books of what the driver has just given, and the driver refuses once to take it back. */
+CASE(memory_that_comes_without_books_goes_back)
+{
+    static const struct { unsigned provider; const char *refuses; } roads[] = {{CENOTE_VMM, "cuMemAddressFree"}, {CENOTE_PLAIN, "cuMemFree"},
+                                                                               {CENOTE_GUARD, "cuMemUnmap"}};
+    for (size_t i = 0; i < sizeof roads / sizeof *roads; i++) {
+        int error = CENOTE_OUT_OF_HOST_MEMORY, refused = 0;
+        for (uint64_t nth = 1; error == CENOTE_OUT_OF_HOST_MEMORY && nth < 100; nth++) {
+            struct scene scene;
+            struct sim_shape shape = scene_card(CARD);
+            cenote_options options = scene_options();
+            void *first, *block = NULL;
+            options.provider = roads[i].provider;
+            scene_open_with(&scene, &shape, &options);
+            DONE(cenote_alloc(scene.pool, 512, scene.stream[B], &first)); /* the driver has been tried, and nothing is free that could go back */
+            memory_fail(nth, false);
+            fault_arm(roads[i].refuses, 1, CUDA_ERROR_UNKNOWN, false);
+            error = cenote_alloc(scene.pool, 3 * MIB, scene.stream[A], &block);
+            refused += fault_fired() != 0;
+            memory_fail(0, false);
+            fault_disarm();
+            DONE(cenote_free(first));
+            DONE(cenote_free(block));
+            scene_close(&scene);
+        }
+        EXPECT_EQ(error, CENOTE_OK);
+        EXPECT(refused > 0);
+    }
+}
+
 #define STREAMS 3000
 
 /* The books of uses and of lanes grow now and then. */

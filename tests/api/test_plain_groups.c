@@ -313,6 +313,30 @@ CASE(plain_groups_of_other_providers)
     }
 }
 
+/* A block that has a segment to itself begins where that does. The driver aligns memory to 2 MiB: now and then that is enough. */
+CASE(a_whole_block_begins_where_its_segment_does)
+{
+    struct scene scene;
+    cenote_options options = scene_options();
+    struct sim_shape shape = scene_card(CARD);
+    void *block[6] = {NULL};
+    int refused = 0;
+    options.page_mib = 8;
+    scene_open_with(&scene, &shape, &options);
+    cenote_group *group = group_with(&scene, CENOTE_GROUP_PLAIN | CENOTE_GROUP_WHOLE);
+    for (int i = 0; i < 6; i++) {
+        int error = cenote_group_alloc(group, 3 * MIB, 8 * MIB, scene.stream[A], &block[i]);
+        EXPECT(error ? error == CENOTE_INVALID : device_address(block[i]) % (8 * MIB) == 0);
+        EXPECT(!error || strstr(cenote_message(), "begins where that does"));
+        EXPECT_EQ(segments(), i + 1 - (refused += error != CENOTE_OK)); /* what was not aligned went back */
+    }
+    EXPECT(refused > 0);
+    for (int i = 0; i < 6; i++)
+        DONE(cenote_free(block[i]));
+    DONE(cenote_group_destroy(group));
+    scene_close(&scene);
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 2 && strcmp(argv[1], OTHER_WORD) == 0)

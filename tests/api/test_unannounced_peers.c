@@ -7,6 +7,10 @@
 
 #undef CARD /* strict.h has its own */
 #include "tests/api/whims.h"
+#include "tests/patience.h"
+
+#include <pthread.h>
+#include <unistd.h>
 
 static struct peers p; /* other threads look at it, too */
 static struct held  used, second;
@@ -251,6 +255,87 @@ CASE(end_that_cannot_be_asked_after)
     close_end();
 }
 
+static cenote_pool *beside[2]; /* pools of the other device */
+static atomic_bool is_inside, may_leave;
+
+struct caller {
+    pthread_t   thread;
+    int       (*call)(void);
+    int         error;
+    atomic_int  id;
+    atomic_bool is_back;
+};
+
+static void *caller_calls(void *arg)
+{
+    struct caller *c = arg;
+    atomic_store(&c->id, gettid());
+    c->error = c->call();
+    atomic_store(&c->is_back, true);
+    return NULL;
+}
+
+/* It has returned when this does, or sleeps. */
+static void start(struct caller *c, int (*call)(void))
+{
+    struct wait wait = {0};
+    int looks = 0;
+    *c = (struct caller){.call = call};
+    REQUIRE(!pthread_create(&c->thread, NULL, caller_calls, c));
+    while (looks < 20 && !atomic_load(&c->is_back) && wait_on(&wait))
+        looks = is_asleep(atomic_load(&c->id)) ? looks + 1 : 0;
+}
+
+static void stay_inside(cenote_pool *pool, int change, void *address, size_t bytes, void *arg)
+{
+    struct wait wait = {0};
+    (void)pool, (void)change, (void)address, (void)bytes, (void)arg;
+    atomic_store(&is_inside, true);
+    while (!atomic_load(&may_leave) && wait_on(&wait))
+        ;
+}
+
+static int trim_there(void) { return cenote_pool_trim(beside[0], 0, 0); }
+static int announce_there(void) { return cenote_pool_capture_begin(beside[1], p.stream); }
+static int retire_from_here(void) { return cenote_stream_retire(p.scene.pool, p.stream); }
+
+/* A capture is being announced on the other device, and waits for a thread that is inside. A stream that ends there waits, too, and is not refused. */
+CASE(end_while_a_capture_is_being_announced_there)
+{
+    struct caller inside, announces, retires;
+    cenote_options options = scene_options();
+    open_devices(strict());
+    take_used(&used);
+    for (int i = 0; i < 2; i++)
+        DONE(cenote_pool_create(1, &options, &beside[i]));
+    DONE(cuCtxPushCurrent(p.other));
+    DONE(cenote_alloc(beside[0], MIB, NULL, &small));
+    DONE(cenote_free(small));
+    DONE(cuCtxSynchronize());
+    DONE(cuCtxPopCurrent(NULL));
+    DONE(cenote_pool_watch(beside[0], stay_inside, NULL));
+    start(&inside, trim_there);
+    EXPECT(atomic_load(&is_inside));
+    start(&announces, announce_there);
+    EXPECT(!atomic_load(&announces.is_back));
+    start(&retires, retire_from_here);
+    atomic_store(&may_leave, true);
+    pthread_join(inside.thread, NULL);
+    pthread_join(announces.thread, NULL);
+    pthread_join(retires.thread, NULL);
+    DONE(inside.error);
+    DONE(announces.error);
+    DONE(retires.error);
+    DONE(cenote_pool_watch(beside[0], NULL, NULL));
+    DONE(cenote_free(used.at));
+    look();
+    EXPECT_EQ(pending(), 1); /* while the capture is open the driver is not asked */
+    DONE(cenote_pool_capture_end(beside[1], p.stream));
+    for (int i = 0; i < 2; i++)
+        DONE(cenote_pool_destroy(beside[i]));
+    close_end();
+}
+
 /* While an announced capture is open there, the driver is not asked. */
 CASE(end_while_a_capture_is_open_there)
 {
@@ -398,14 +483,14 @@ CASE(last_fence_of_a_device_that_is_lost)
 /* One use has its event already, the other gets one: what the driver refuses is said, and the call works when it is made again. */
 CASE(end_that_is_refused)
 {
-    static const struct { const char *call; int nth; } refusals[] = {{"cuCtxPushCurrent", 2}, {"cuEventCreate", 1}, {"cuEventRecord", 1}};
+    static const char *const refusals[] = {"cuCtxPushCurrent", "cuEventCreate", "cuEventRecord"};
     for (int i = 0; i < 3; i++) {
         open_pending();
         name();
         DONE(sim_launch_wait(p.stream, 10 * MSEC));
         DONE(cenote_free(small));
         DONE(cenote_alloc(p.scene.pool, 512, p.scene.stream[A], &small));
-        fault_arm(refusals[i].call, (uint64_t)refusals[i].nth, CUDA_ERROR_NOT_PERMITTED, false);
+        fault_arm(refusals[i], 1, CUDA_ERROR_NOT_PERMITTED, false);
         EXPECT_EQ(cenote_stream_retire(p.scene.pool, p.stream), CENOTE_DRIVER);
         EXPECT_EQ(fault_fired(), 1);
         fault_disarm();

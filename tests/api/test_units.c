@@ -208,6 +208,46 @@ CASE(pins_hold_pages_of_both_sizes)
     units_end(&scene);
 }
 
+/* Calls name the stream, which has an event then, and the pool sees that it is done. They take no memory. */
+static void name(struct scene *scene, int stream)
+{
+    for (int i = 0; i < 2; i++) {
+        DONE(cenote_pool_capture_begin(scene->pool, scene->stream[stream]));
+        DONE(cenote_pool_capture_end(scene->pool, scene->stream[stream]));
+        DONE(cuCtxSynchronize());
+    }
+}
+
+/*
+ * A page of two streams loses its mapping in the arena that used it last, which is done with it. What is left is that of the other stream, whose last
+ * event is older than that use: it says nothing of the page.
+ */
+CASE(a_page_that_is_left_at_its_place_before)
+{
+    struct scene scene;
+    open_with(&scene, "announced:0,harvest_budget:off");
+    struct held hole = take(&scene, WIDE, LARGE, A), stays = take(&scene, WIDE, LARGE, A);
+    held_give(&hole);
+    name(&scene, A);
+    DONE(cenote_pool_trim(scene.pool, 0, 0));
+    struct held wide = take(&scene, WIDE, LARGE, C);
+    struct held before = take(&scene, SPLIT, SMALL, B);
+    held_give(&before);
+    name(&scene, B);
+    struct held held = take(&scene, SPLIT, SMALL, A);
+    held_give(&held);
+    name(&scene, A);
+    held_give(&wide);
+    name(&scene, C);
+    held = take(&scene, WIDE, LARGE, A); /* in a unit of which the small page has a part */
+    held_give(&held);
+    held_give(&stays);
+    name(&scene, A);
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(reserved(&scene), 0);
+    units_end(&scene);
+}
+
 /* ------------------------------------------------------------------------------------------------------------------------- imported */
 
 /* Blocks that begin and end anywhere in wide and in split units. */
@@ -244,6 +284,39 @@ CASE(what_is_short_is_made_of_the_other_size)
     held = take(&scene, WIDE, 13 * MIB, A);
     give(&scene, &held);
     give(&scene, &beside);
+    units_end(&scene);
+}
+
+static int let_go(cenote_pool *pool, size_t bytes, void *arg)
+{
+    const struct held *pinned = arg;
+    (void)pool, (void)bytes;
+    DONE(cenote_unpin(pinned->at, pinned->bytes));
+    return 0; /* it freed nothing */
+}
+
+/*
+ * The place lacks a large page, and small ones are all that can be had. Its unit has an alias that is pinned where it lies now, so that it is not loose.
+ * Then the program lets go of that one: the last rung splits the unit, because none before has tried it in vain.
+ */
+CASE(no_loose_units_where_a_page_is_pinned)
+{
+    struct scene scene;
+    open_with(&scene, "limit:14MiB");
+    struct held first = take(&scene, WIDE, LARGE, A);
+    give(&scene, &first);
+    struct held elsewhere = take(&scene, WIDE, LARGE, B);
+    EXPECT_EQ(reserved(&scene), LARGE);
+    DONE(cenote_pin(elsewhere.at, elsewhere.bytes));
+    leave_free(&scene, SPLIT, 3 * SMALL);
+    EXPECT_EQ(reserved(&scene), LARGE + 3 * SMALL);
+    DONE(cenote_pool_on_shortage(scene.pool, let_go, &elsewhere));
+    struct held second = take(&scene, SPLIT, 3 * SMALL, A);
+    EXPECT_EQ(second.at, first.at);
+    EXPECT_EQ(cenote_unpin(elsewhere.at, elsewhere.bytes), CENOTE_INVALID); /* the program was asked */
+    DONE(cenote_pool_on_shortage(scene.pool, NULL, NULL));
+    give(&scene, &second);
+    give(&scene, &elsewhere);
     units_end(&scene);
 }
 

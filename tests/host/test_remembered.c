@@ -199,6 +199,25 @@ static void pinned_memory(void)
     DONE(cenote_host_stream_set_immortal(1, stream));
 }
 
+/* Work is late with the block on default streams, whose handles and keys the next context has, too. */
+static void use_pinned_late(void)
+{
+    far_enter();
+    for (int i = 0; i < 2; i++) {
+        CUstream which = i ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
+        DONE(sim_launch_wait(which, 10 * MSEC));
+        DONE(cenote_host_use(left, 1, which));
+    }
+    far_leave();
+}
+
+/* It was pinned for the device of the pool, and outlives the context of the other one, which uses it. */
+static void pinned_memory_of_the_pools_device(void)
+{
+    DONE(cenote_host_alloc(0, 3 * MIB, &left));
+    use_pinned_late();
+}
+
 /* A pool of the device, with blocks, pins and cached memory, which the program forgets. */
 static void a_pool(void)
 {
@@ -251,6 +270,23 @@ static void forget_pinned(void)
     DONE(cenote_host_check());
 }
 
+static void forget_pinned_of_the_pools_device(void)
+{
+    cenote_host_stats stats;
+    use_pinned_late();
+    DONE(cenote_host_free(left));
+    left = NULL;
+    DONE(cenote_host_trim(UINT64_MAX, 0)); /* looks */
+    DONE(cenote_host_read_stats(-1, &stats));
+    EXPECT_EQ(stats.pending_blocks, 1);
+    far_enter();
+    DONE(cuCtxSynchronize());
+    far_leave();
+    DONE(cenote_host_trim(UINT64_MAX, 0));
+    DONE(cenote_host_read_stats(-1, &stats));
+    EXPECT_EQ(stats.pending_blocks, 0);
+}
+
 static void forget_pool(void)
 {
     DONE(cenote_pool_destroy(left));
@@ -271,6 +307,7 @@ static const struct row {
     {"a wait for the device", a_wait_for_the_device, NULL},
     {"an import", an_import, forget_import},
     {"pinned memory", pinned_memory, forget_pinned},
+    {"pinned memory of the pool's device", pinned_memory_of_the_pools_device, forget_pinned_of_the_pools_device},
     {"a pool", a_pool, forget_pool},
 };
 

@@ -98,6 +98,45 @@ CASE(the_last_mapping_does_not_outrun_the_device)
     EXPECT_EQ(pages_broken_rule(&store), NULL);
 }
 
+/* Fences are on streams, and that of the first region's arena has had no event since the page was freed in the other one. */
+static void only_the_other_stream_is_done(tick freed)
+{
+    static struct progress stream[3];
+    static struct horizon horizon[3];
+    static const struct table arenas = {.items = (char *)horizon, .item_size = sizeof *horizon};
+    for (uint32_t i = 1; i < 3; i++) {
+        stream[i] = (struct progress){.freed = i == 2 ? freed : 0, .done = i == 2 ? freed : 0};
+        horizon[i] = (struct horizon){.lane = i, .stream = &stream[i]};
+    }
+    fences.arenas = &arenas;
+    fences.begun = fences.done = freed;
+}
+
+/* The device is done with the page, and it stays so whichever arena has it next: no event may come that says it of that one's stream. */
+CASE(a_page_that_is_done_stays_so_in_another_arena)
+{
+    uint32_t page = store_page_at(first, 0), moved = store_page_at(other, 1);
+    store_map(page, other, 0);
+    pages_own(&store, other, 0, 2);
+    tick freed = fences_stamp(&fences);
+    pages_disown(&store, other, 0, 2, freed);
+    only_the_other_stream_is_done(freed);
+    EXPECT(fence_has_passed(&fences, freed, 2) && !fence_has_passed(&fences, freed, 1));
+    pages_unlink(&store, other, 0); /* what is left is its place in the first region */
+    EXPECT(bit_is_set(first->sole, 0));
+    EXPECT(fence_has_passed(&fences, first->freed[0], 1));
+
+    struct page_past past = pages_lift(&store, moved, (struct slot_ref){first->number, 3});
+    pages_drop(&store, moved, past);
+    EXPECT_EQ(page_of(&store, moved)->arena, 2);
+    EXPECT_EQ(other->freed[1], freed);
+    store_map(moved, first, 3);
+    pages_own(&store, first, 3, 4);
+    pages_disown(&store, first, 3, 4, 0); /* the block did not get all its pages */
+    EXPECT(fence_has_passed(&fences, page_of(&store, moved)->freed, page_of(&store, moved)->arena));
+    EXPECT_EQ(pages_broken_rule(&store), NULL);
+}
+
 CASE(a_move_that_did_not_happen_changes_nothing)
 {
     struct region *fixed = store_region(4, 3, true);

@@ -222,6 +222,47 @@ ON_CARD(buffers_are_told_apart)
     DONE(cuMemFree(three));
 }
 
+/*
+ * With its context a block ends, and what is known of it: another one that gets its address has another number, and has not been asked to wait for
+ * copies. `provider`: segments, as pages, may lie where others did.
+ */
+static void ask_again_after(CUresult (*end)(void), CUresult (*begin)(void), const char *provider)
+{
+    CUdeviceptr one, next = 0;
+    unsigned does = 1;
+    setenv("CENOTE_CONF", provider, 1);
+    card_open(CAPACITY, 1);
+    DONE(begin());
+    DONE(cuMemAlloc(&one, 3 * MIB));
+    uint64_t number = ask(CU_POINTER_ATTRIBUTE_BUFFER_ID, one);
+    DONE(cuPointerSetAttribute(&does, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, one));
+    EXPECT_EQ(ask(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, one), 1);
+    DONE(end());
+    DONE(begin());
+    DONE(cuMemAlloc(&next, 3 * MIB));
+    EXPECT_EQ(next, one);
+    EXPECT(ask(CU_POINTER_ATTRIBUTE_BUFFER_ID, next) != number);
+    EXPECT_EQ(ask(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, next), 0);
+    DONE(cuMemFree(next));
+    scene_is_open = false;
+}
+
+static CUcontext brief;
+
+static CUresult begin_primary(void)
+{
+    CUresult result = cuDevicePrimaryCtxRetain(&card.context, 0);
+    return result ? result : cuCtxSetCurrent(card.context);
+}
+
+static CUresult reset_primary(void) { return cuDevicePrimaryCtxReset(0); }
+static CUresult begin_own(void) { return cuCtxCreate(&brief, NULL, 0, 0); }
+static CUresult end_own(void) { return cuCtxDestroy(brief); }
+
+ENDS_WITH(a_number_ends_with_a_reset, 0) { ask_again_after(reset_primary, begin_primary, "provider:vmm"); }
+ENDS_WITH(a_number_of_a_segment_ends_with_a_reset, 0) { ask_again_after(reset_primary, begin_primary, "provider:plain"); }
+ENDS_WITH(a_number_ends_with_a_context_of_the_programs, 0) { ask_again_after(end_own, begin_own, "provider:vmm"); }
+
 /* What the pool holds and no block uses counts as free. */
 ON_CARD(memory_left)
 {

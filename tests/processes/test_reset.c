@@ -6,6 +6,8 @@
 
 #include "tests/processes/process.h"
 
+#include "driver/driver.h"
+
 static const unsigned providers[] = {CENOTE_VMM, CENOTE_PLAIN, CENOTE_ASYNC, CENOTE_GUARD};
 
 #define PROVIDERS (sizeof providers / sizeof providers[0])
@@ -113,6 +115,22 @@ ENDS_WITH(a_reset_and_a_new_context_under_live_pools, 0)
         DONE(cuDevicePrimaryCtxRelease(0));
         begin_anew();
     }
+}
+
+/* The driver has refused once to say which context it is, when the pool first entered it. */
+ENDS_WITH(a_reset_of_a_context_that_was_not_told_at_once, 0)
+{
+    CUcontext again;
+    fault_arm("cuCtxGetId", 1, CUDA_ERROR_UNKNOWN, false);
+    open_provider(CENOTE_VMM);
+    EXPECT_EQ(fault_fired(), 1);
+    fault_disarm();
+    reset();
+    DONE(cuDevicePrimaryCtxRetain(&again, 0));
+    EXPECT_EQ(again, scene.context);
+    expect_lost("has reset the device");
+    DONE(cuDevicePrimaryCtxRelease(0));
+    begin_anew();
 }
 
 /* Blocks of all kinds, uses and pins are over with the context: the program need not know of them any more. */
