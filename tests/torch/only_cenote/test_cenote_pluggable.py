@@ -205,7 +205,7 @@ def other():
             back.put((there.get() + 1).tolist())
         except RuntimeError as error:
             back.put(str(error))
-process = context.Process(target=other)
+process = context.Process(target=other, daemon=True)
 process.start()
 there.put(torch.ones(4, device="cuda"))
 assert "needs the adapter" in back.get(timeout=patience(20))
