@@ -2,12 +2,12 @@
  * test_worlds.c: random programs in a world of two devices: each has its primary context, one of the program's own, and streams of a green one. Each
  * context has a pool, which ends and begins again while other threads are at it. The seed says which providers, limits and orders there are, how old
  * the driver is, and of which devices captures are announced. Threads come and go, use blocks of each other on their own streams and on those of
- * the other device, capture, and replay; between their lives a primary context is reset. Every block has contents, which the simulated card judges,
- * and in the end the cards have everything back.
+ * the other device, capture, and replay; between their lives a primary context is reset, and while they live the driver refuses a call now and then.
+ * Every block has contents, which the simulated card judges, and in the end the cards have everything back.
  *
  * A seed makes a program; with threads, as far as threads do. WORLD_SEED: the first. CENOTE_TEST_ROUNDS: more seeds.
  *
- * Not: one pool with everything (test_model.c, test_soak.c), and failures of the driver (test_soak.c).
+ * Not: one pool with everything (test_model.c, test_soak.c), and refusals while a pool is destroyed (test_soak.c).
  */
 #include "tests/stress/worlds.h"
 
@@ -66,7 +66,7 @@ static void use_near(struct worker *w, struct block *b)
     CUstream reader = stream_of(w, b->place, kind);
     enter(b->place);
     if (cenote_use(b->held.at, reader) != CENOTE_OK) {
-        must(false, "a use in the same context", __LINE__);
+        must(world.refuses, "a use in the same context", __LINE__);
         return;
     }
     follow(b->held.stream, reader, b->place, b->place);
@@ -81,7 +81,11 @@ static void give_on(struct worker *w, struct block *b)
     follow(b->held.stream, reader, b->place, b->place);
     MUST(sim_launch_wait(reader, pick(&w->random, MSEC)) == CUDA_SUCCESS);
     launch(&b->held, sim_launch_expect, reader);
-    MUST(cenote_free_on(b->held.at, reader) == CENOTE_OK);
+    int error = cenote_free_on(b->held.at, reader);
+    if (error) { /* the block is live still */
+        follow(reader, b->held.stream, b->place, b->place);
+        MUST(world.refuses && cenote_free(b->held.at) == CENOTE_OK);
+    }
     b->held.at = NULL;
 }
 
@@ -98,13 +102,15 @@ static void use_far(struct worker *w, struct block *b)
         return;
     int error = cenote_pool_grant(pool, world.place[place].device);
     leave_pool(b->place);
-    MUST(!error || (error == CENOTE_NOT_SUPPORTED && world.place[b->place].options.provider == CENOTE_GUARD));
+    MUST(!error || world.refuses || (error == CENOTE_NOT_SUPPORTED && world.place[b->place].options.provider == CENOTE_GUARD));
     if (error)
         return;
     enter(b->place);
-    if (is_told)
-        MUST((pick(&w->random, 2) ? cenote_use(b->held.at, reader) :
-              cenote_use_on_device(b->held.at, world.place[place].device, reader)) == CENOTE_OK);
+    if (is_told) {
+        is_told = (pick(&w->random, 2) ? cenote_use(b->held.at, reader) :
+                   cenote_use_on_device(b->held.at, world.place[place].device, reader)) == CENOTE_OK;
+        MUST(is_told || world.refuses);
+    }
     follow(b->held.stream, reader, b->place, place);
     MUST(sim_launch_wait(reader, pick(&w->random, MSEC)) == CUDA_SUCCESS);
     launch(&b->held, sim_launch_expect, reader);
@@ -117,7 +123,8 @@ static void use_wrongly(struct worker *w, struct block *b)
 {
     int place = b->place ^ 1;
     enter(b->place);
-    MUST(cenote_use(b->held.at, stream_of(w, place, (int)pick(&w->random, PART))) == CENOTE_INVALID);
+    int error = cenote_use(b->held.at, stream_of(w, place, (int)pick(&w->random, PART)));
+    MUST(error == CENOTE_INVALID || (error && world.refuses));
 }
 
 static void exchange(struct worker *w, struct block *b)
@@ -140,7 +147,9 @@ static void retire(int place, CUstream stream)
         cenote_pool *pool = world.place[i].device != world.place[place].device || i == place ? enter_pool(i) : NULL;
         if (!pool)
             continue;
-        int error = cenote_stream_retire(pool, stream);
+        int error, tries = 0;
+        while ((error = cenote_stream_retire(pool, stream)) && error != CENOTE_INVALID && world.refuses && ++tries < 8)
+            ;
         MUST(!error || error == CENOTE_INVALID);
         leave_pool(i);
     }
@@ -209,7 +218,7 @@ static void capture(struct worker *w, int place)
         MUST(cenote_free(kept[i].held.at) == CENOTE_OK);
     MUST(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
     if (p->announced)
-        MUST(cenote_capture_end(group, stream) == CENOTE_OK);
+        MUST(cenote_capture_end(group, stream) == CENOTE_OK || (world.refuses && cenote_capture_end(group, stream) == CENOTE_OK));
     if (MUST(graph != NULL)) {
         world.captured++;
         MUST(cuGraphInstantiate(&exec, graph, 0) == CUDA_SUCCESS);
@@ -236,7 +245,7 @@ static void sync_all(void)
         MUST(cuCtxSynchronize() == CUDA_SUCCESS);
         for (int k = 0; k < PLACES; k++)
             if (world.place[k].pool && (k == i || (world.place[i].is_primary && world.place[i].device != world.place[k].device)))
-                MUST(cenote_pool_sync_end(world.place[k].pool, sync[k]) == CENOTE_OK);
+                MUST(cenote_pool_sync_end(world.place[k].pool, sync[k]) == CENOTE_OK || world.refuses);
     }
 }
 
@@ -256,7 +265,8 @@ static void begin_pool(struct place *p)
 {
     cenote_pool *pool = NULL;
     int error = p->is_primary ? cenote_pool_create(p->device, &p->options, &pool) : cenote_pool_create_in(p->context, &p->options, &pool);
-    if (error != CENOTE_BUSY && MUST(!error)) /* a capture is open, and this would be the first pool that does not hear of captures */
+    /* BUSY: a capture is open, and this would be the first pool that does not hear of captures */
+    if (error != CENOTE_BUSY && MUST(!error || world.refuses) && !error)
         atomic_store(&p->pool, pool);
 }
 
@@ -274,7 +284,9 @@ static void end_and_begin(struct worker *w, int place)
     enter(place);
     if (pool) {
         atomic_store(&p->pool, NULL);
+        uint64_t every = atomic_exchange(&refusing.every, 0);
         int error = cenote_pool_destroy(pool);
+        atomic_store(&refusing.every, every);
         MUST(!error || error == CENOTE_BUSY);
         if (error)
             atomic_store(&p->pool, pool);
@@ -305,7 +317,7 @@ static void look(struct worker *w, int place)
     case 4: MAY(cenote_pool_set_limit(pool, pick(&w->random, 2) ? 0 : (40 + pick(&w->random, 80)) * MIB)); break;
     case 5: MAY(cenote_pool_trim(pool, pick(&w->random, 64) * MIB, pick(&w->random, 3) ? 0 : CENOTE_TRIM_WAIT)); break;
     case 6: MAY(cenote_pool_trim(pool, 0, CENOTE_TRIM_PERIODIC)); break;
-    default: MUST(cenote_pool_snapshot(pool, "/dev/null") == CENOTE_OK || !atomic_load(&world.place[place].pool)); break;
+    default: MUST(cenote_pool_snapshot(pool, "/dev/null") == CENOTE_OK || world.refuses || !atomic_load(&world.place[place].pool)); break;
     }
     leave_pool(place);
 }
@@ -515,6 +527,7 @@ static void run_world(uint64_t seed, int threads, bool resets)
     world.steps = STEPS * THREADS / threads;
     atomic_store(&world.failures, 0);
     for (int life = 0; life < LIVES && !world.failures; life++) {
+        atomic_store(&refusing.every, world.refuses ? 37 + pick(&random, 400) : 0);
         for (int t = 0; t < threads; t++) {
             world.worker[t].number = t;
             world.worker[t].random = pick(&random, UINT64_MAX);
@@ -522,6 +535,7 @@ static void run_world(uint64_t seed, int threads, bool resets)
         }
         for (int t = 0; t < threads; t++)
             pthread_join(thread[t], NULL);
+        atomic_store(&refusing.every, 0);
         if (resets && world.version >= 12000 && !world.failures) /* before, no call says that a context is another one now */
             reset(2 * (int)pick(&random, DEVICES));
     }
@@ -563,6 +577,14 @@ CASE(threads)
 CASE(threads_and_resets)
 {
     run_worlds(THREADS, true);
+}
+
+CASE(threads_resets_and_refusals)
+{
+    driver_interpose(now_and_then);
+    world.refuses = true;
+    run_worlds(THREADS, true);
+    world.refuses = false;
 }
 
 SUITE_MAIN("stress: worlds")

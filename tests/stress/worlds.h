@@ -1,5 +1,6 @@
 /*
- * worlds.h: what a program of test_worlds.c has: contexts with their pools and streams, threads with their blocks, and words for what failed.
+ * worlds.h: what a program of test_worlds.c has: contexts with their pools and streams, threads with their blocks, a driver that refuses calls, and
+ * words for what failed.
  *
  * LOCKING: the shelf and the pools have locks of their own; a place is constant while threads run, but for its pool; all else is its thread's.
  */
@@ -12,6 +13,7 @@
 #include "tests/stress/portions.h"
 #include "tests/stress/versions.h"
 
+#include "driver/driver.h"
 #include "pool/mapping/units.h"
 
 #include <pthread.h>
@@ -59,6 +61,7 @@ static struct world {
     bool            captures, peers;
     int             version;        /* of the driver */
     bool            must_retire;    /* streams that end: it has no ids, or a pool is not told of captures */
+    bool            refuses;        /* the driver does, now and then */
     atomic_uint     served, refused, late, ended, captured;
     atomic_int      failures;
     char            why[300];
@@ -78,7 +81,8 @@ static bool may(int error, int place, int line)
     bool has_ended = error == CENOTE_INVALID && !atomic_load(&world.place[place].pool);
     world.refused += error == CENOTE_OUT_OF_MEMORY;
     world.late += has_ended;
-    must(!error || error == CENOTE_OUT_OF_MEMORY || has_ended, cenote_error_name(error), line);
+    bool is_refused = world.refuses && (error == CENOTE_DRIVER || error == CENOTE_OUT_OF_ADDRESSES);
+    must(!error || error == CENOTE_OUT_OF_MEMORY || has_ended || is_refused, cenote_error_name(error), line);
     return !error;
 }
 #define MAY(x) may((x), place, __LINE__)
@@ -89,6 +93,39 @@ static uint64_t pick(uint64_t *random, uint64_t below)
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
     z = (z ^ z >> 27) * 0x94d049bb133111ebu;
     return (z ^ z >> 31) % below;
+}
+
+/* --- every so many calls the driver refuses one, whichever it is */
+
+static struct {
+    const struct driver *below;
+    struct driver    above;
+    _Atomic uint64_t every, calls;  /* 0: none */
+} refusing;
+
+static CUresult refusal(void)
+{
+    static const CUresult errors[] = {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_NOT_PERMITTED};
+    uint64_t every = atomic_load(&refusing.every), call = every ? atomic_fetch_add(&refusing.calls, 1) : 0;
+    return every && call % every == every - 1 ? errors[call / every % 4] : CUDA_SUCCESS;
+}
+
+#define DRIVER(need, time, name, version, parameters, arguments)      \
+    static CUresult now_and_then_##name parameters                    \
+    {                                                                 \
+        CUresult result = refusal();                                  \
+        return result ? result : refusing.below->name arguments;      \
+    }
+#include "driver/driver.def"
+#undef DRIVER
+
+static const struct driver *now_and_then(const struct driver *driver)
+{
+    refusing.below = driver;
+#define DRIVER(need, time, name, version, parameters, arguments) refusing.above.name = driver->name ? now_and_then_##name : NULL;
+#include "driver/driver.def"
+#undef DRIVER
+    return &refusing.above;
 }
 
 static void enter(int place)
