@@ -1,15 +1,16 @@
 /*
  * pool/library.c: pools come and go; which part owns what. The road of one allocation is in alloc.c.
  *
- * A pool has one device and one provider, chosen when it is made. Its structure is never unmapped, so that a call with an address of a
- * destroyed pool finds out instead of crashing; a new pool takes over the structure of a destroyed one.
+ * A pool has one device and one provider, chosen when it is made. Its structure is never unmapped, so that a call with
+ * an address of a destroyed pool finds out instead of crashing; a new pool takes over the structure of a destroyed one.
  *
  *                  cenote_pool_create                     cenote_pool_destroy
  *     (not there) -------------------> open ----------------------------------> closed, reused
  *                                       | first sticky driver error
  *                                       +-----> lost: allocations fail, frees are bookkeeping, statistics stay readable
  *
- * LOCKING: the lock of the pools guards the default ones, and the making of a pool. A pool's own locks are explained in docs/locks.md.
+ * LOCKING: the lock of the pools guards the default ones, and the making
+ * of a pool. A pool's own locks are explained in docs/locks.md.
  */
 #include <string.h>
 #include <sys/resource.h>
@@ -34,7 +35,7 @@
 static cenote_pool *defaults[DEVICES_MAX];
 static uint64_t pools_made;                     /* guarded by the lock of the pools, as the default ones */
 
-/* -------------------------------------------------------------------------------------------------------------------------- creation */
+/* --------------------------------------------------------------------------------------------------------- creation */
 
 static int choose_provider(cenote_pool *pool)
 {
@@ -67,10 +68,13 @@ static int choose_page(const cenote_pool *pool, uint32_t *shift)
     uint64_t least = pool->config.device->granularity ? pool->config.device->granularity : 2u << 20;
     uint64_t bytes = (uint64_t)pool->config.options.page_mib << 20;
     if (bytes && bytes < least) /* both are powers of two */
-        return error_set(CENOTE_INVALID, 0, "page_mib:%u is smaller than the granularity of device %d, %llu MiB", pool->config.options.page_mib,
-                         pool->config.device->ordinal, (unsigned long long)(least >> 20));
+        return error_set(CENOTE_INVALID, 0, "page_mib:%u is smaller than the granularity of device %d, %llu MiB",
+                         pool->config.options.page_mib, pool->config.device->ordinal,
+                         (unsigned long long)(least >> 20));
     if (!bytes) {
-        uint64_t most = pool->limits.bytes && pool->limits.bytes < pool->config.device->capacity ? pool->limits.bytes : pool->config.device->capacity;
+        uint64_t most = pool->limits.bytes && pool->limits.bytes < pool->config.device->capacity
+                            ? pool->limits.bytes
+                            : pool->config.device->capacity;
         bytes = nearest_power(most / PAGES_PER_DEVICE);
         bytes = bytes > PAGE_BYTES_MAX ? PAGE_BYTES_MAX : bytes;
         bytes = bytes < least ? least : bytes;
@@ -107,23 +111,26 @@ static void choose_small_pages(struct pages *s, uint64_t least)
 /* The addresses that tables set aside at first are no memory, but count in a limit of addresses. */
 static int no_tables(void)
 {
-    const uint64_t bytes = BLOCKS_MAX * sizeof(struct block) + SLABS_MAX * sizeof(struct slab) + LANES_MAX * sizeof(struct lane) +
-                           PAGES_MAX * sizeof(struct page) + USES_MAX * sizeof(struct use); /* the large ones */
+    const uint64_t bytes = BLOCKS_MAX * sizeof(struct block) + SLABS_MAX * sizeof(struct slab) +
+                           LANES_MAX * sizeof(struct lane) + PAGES_MAX * sizeof(struct page) +
+                           USES_MAX * sizeof(struct use); /* the large ones */
     struct rlimit limit;
     if (getrlimit(RLIMIT_AS, &limit) || limit.rlim_cur == RLIM_INFINITY)
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for the books of a pool");
-    return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no room for the books of a pool: it sets %llu GiB of addresses aside, which are no memory, and "
-                     "this process may have %llu GiB of them (RLIMIT_AS): raise the limit (ulimit -v), or limit memory by a control group",
+    return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0,
+                     "no room for the books of a pool: it sets %llu GiB of addresses aside, which are no memory, and "
+                     "this process may have %llu GiB of them (RLIMIT_AS): raise the limit (ulimit -v), or limit memory "
+                     "by a control group",
                      (unsigned long long)(bytes >> 30) + 1, (unsigned long long)limit.rlim_cur >> 30);
 }
 
 static int open_tables(cenote_pool *pool, uint32_t shift)
 {
     if (pages_open(&pool->store.pages, shift) && table_open(&pool->store.blocks, sizeof(struct block), BLOCKS_MAX) &&
-        table_open(&pool->store.slabs, sizeof(struct slab), SLABS_MAX) && table_open(&pool->store.arenas, sizeof(struct arena), ARENAS_MAX) &&
+        table_open(&pool->store.slabs, sizeof(struct slab), SLABS_MAX) &&
+        table_open(&pool->store.arenas, sizeof(struct arena), ARENAS_MAX) &&
         (pool->groups.table.items || table_open(&pool->groups.table, sizeof(cenote_group), GROUPS_MAX)) &&
-        clock_open(&pool->clock) &&
-        table_open(&pool->exports.table, sizeof(struct export), EXPORTS_MAX) &&
+        clock_open(&pool->clock) && table_open(&pool->exports.table, sizeof(struct export), EXPORTS_MAX) &&
         table_open(&pool->account.by_tag, sizeof(struct row), CENOTE_TAGS_MAX)) {
         choose_small_pages(&pool->store.pages, pool->config.device->granularity);
         pool->store.pages.mapped_once = pool->config.options.aliases == CENOTE_ALIASES_OFF;
@@ -196,7 +203,10 @@ static void forget_groups(cenote_pool *pool)
 
 LOCK_OF_PROCESS static struct lock careful_lock = LOCK_INITIALIZER(LOCK_CAREFUL);
 
-/* Threads that asked before whether captures are announced are done with what they do on that. LOCKING: `careful_lock`; not inside. */
+/*
+ * Threads that asked before whether captures are announced are done
+ * with what they do on that. LOCKING: `careful_lock`; not inside.
+ */
 static void let_calls_end(void)
 {
     for (int number = 0; number < DEVICES_MAX + CONTEXTS_MAX; number++) {
@@ -238,7 +248,8 @@ static int cover_what_ended(cenote_pool *pool)
         return CENOTE_OK;
     CUresult result = device_enter(d, pool->config.generation);
     lock_take(&pool->turn);
-    bool works = pool->life.open && !pool->life.lost && !device_is_lost(d, pool->config.generation, result), entered = !result;
+    bool works = pool->life.open && !pool->life.lost && !device_is_lost(d, pool->config.generation, result),
+         entered = !result;
     if (works && entered)
         result = become_careful_in(pool);
     works = works && !device_is_lost(d, pool->config.generation, result);
@@ -248,14 +259,18 @@ static int cover_what_ended(cenote_pool *pool)
     if (!entered)
         return error_set(CENOTE_DRIVER, result, "entering the context of device %d", d->ordinal);
     if (result == CUDA_ERROR_NOT_READY)
-        return error_set(CENOTE_BUSY, 0, "a capture is open on device %d, or on one that works with its memory, and streams of another pool may have "
-                         "ended: the first pool with announced:0 opens before the capture or after it", d->ordinal);
-    return error_set(CENOTE_DRIVER, result, "no event on device %d for streams of another pool that may have ended: try again", d->ordinal);
+        return error_set(CENOTE_BUSY, 0,
+                         "a capture is open on device %d, or on one that works with its memory, and streams of another "
+                         "pool may have "
+                         "ended: the first pool with announced:0 opens before the capture or after it",
+                         d->ordinal);
+    return error_set(CENOTE_DRIVER, result,
+                     "no event on device %d for streams of another pool that may have ended: try again", d->ordinal);
 }
 
 /*
- * A pool without the promise to announce captures is about to open. What the other pools have to do before is done when any such pool is open.
- * An error: it cannot be done now. LOCKING: none; not inside.
+ * A pool without the promise to announce captures is about to open. What the other pools have to do before is done when
+ * any such pool is open. An error: it cannot be done now. LOCKING: none; not inside.
  */
 static int become_careful(void)
 {
@@ -274,7 +289,8 @@ static int become_careful(void)
 }
 
 /* LOCKING: the lock of the pools. */
-static int create(int device, cenote_context context, const cenote_options *options, bool is_default, cenote_pool **result)
+static int create(int device, cenote_context context, const cenote_options *options, bool is_default,
+                  cenote_pool **result)
 {
     cenote_pool *pool = pools_take_structure();
     if (!pool)
@@ -284,13 +300,15 @@ static int create(int device, cenote_context context, const cenote_options *opti
     if (error)
         return error;
     pool->config.serial = ++pools_made;
-    pool->config.is_default = is_default; /* before a thread can find it open that destroys the pool whose structure it has */
+    /* before a thread can find it open that destroys the pool whose structure it has */
+    pool->config.is_default = is_default;
     pool->life.open = true;
     *result = pool;
     return CENOTE_OK;
 }
 
-static int create_with(int device, cenote_context context, const cenote_options *options, cenote_pool **pool, size_t size)
+static int create_with(int device, cenote_context context, const cenote_options *options, cenote_pool **pool,
+                       size_t size)
 {
     cenote_options full;
     if (!pool)
@@ -348,7 +366,8 @@ int cenote_pool_default(int device, cenote_pool **pool)
     lock_take(&pools_lock);
     bool is_new = !defaults[device];
     if (is_new && !(error = create(device, NULL, &options, true, &defaults[device])))
-        defaults[device]->config.opened_ns = pool_now(defaults[device]); /* the system's clock: CENOTE_CONF names no other */
+        /* the system's clock: CENOTE_CONF names no other */
+        defaults[device]->config.opened_ns = pool_now(defaults[device]);
     if (!error)
         *pool = defaults[device];
     lock_give(&pools_lock);
@@ -359,32 +378,40 @@ int cenote_pool_default(int device, cenote_pool **pool)
     return error;
 }
 
-/* ------------------------------------------------------------------------------------------------------------------------- destruction */
+/* ------------------------------------------------------------------------------------------------------ destruction */
 
 static int may_be_destroyed(cenote_pool *pool)
 {
     bool was_reset = pool_is_over(pool); /* then blocks and pins end with the pool: end_blocks.c */
     if (pool->config.is_default && !was_reset)
-        return error_set(CENOTE_INVALID, 0, "the default pool of device %d can be destroyed only after a reset of the device; cenote_pool_trim gives "
-                         "its memory back", pool->config.device->ordinal);
+        return error_set(
+            CENOTE_INVALID, 0,
+            "the default pool of device %d can be destroyed only after a reset of the device; cenote_pool_trim gives "
+            "its memory back",
+            pool->config.device->ordinal);
     if (device_bars_end(pool->config.device))
-        return error_set(CENOTE_BUSY, 0, "a capture is open on device %d: nothing may be given back meanwhile", pool->config.device->ordinal);
+        return error_set(CENOTE_BUSY, 0, "a capture is open on device %d: nothing may be given back meanwhile",
+                         pool->config.device->ordinal);
     if (pool->groups.pins && !was_reset)
         return error_set(CENOTE_BUSY, 0, "memory of the pool is still pinned: cenote_unpin comes first");
     if (pool->life.users)
-        return error_set(CENOTE_BUSY, 0, "another thread is allocating, freeing, or naming a stream: destroy the pool when that is done");
+        return error_set(
+            CENOTE_BUSY, 0,
+            "another thread is allocating, freeing, or naming a stream: destroy the pool when that is done");
     if (pool->account.stats.blocks.current && !was_reset)
         return error_set(CENOTE_BUSY, 0, "%llu blocks (%llu bytes) are still live: free them first",
-                         (unsigned long long)pool->account.stats.blocks.current, (unsigned long long)pool->account.stats.requested.current);
+                         (unsigned long long)pool->account.stats.blocks.current,
+                         (unsigned long long)pool->account.stats.requested.current);
     for (uint32_t g = 1; g < pool->groups.table.used; g++)
         if (group_of(pool, g)->number && !group_of(pool, g)->destroyed)
-            return error_set(CENOTE_BUSY, 0, "group \"%s\" still exists: cenote_group_destroy comes first", group_of(pool, g)->name);
+            return error_set(CENOTE_BUSY, 0, "group \"%s\" still exists: cenote_group_destroy comes first",
+                             group_of(pool, g)->name);
     return CENOTE_OK;
 }
 
 /*
- * Everything goes back to the driver. Nothing is live and nothing is in flight. What the driver refuses is asked for once more; what it
- * refuses again is left to the end of the process. LOCKING: the turn.
+ * Everything goes back to the driver. Nothing is live and nothing is in flight. What the driver refuses is asked for
+ * once more; what it refuses again is left to the end of the process. LOCKING: the turn.
  */
 static void give_everything_back(cenote_pool *pool)
 {
@@ -427,9 +454,10 @@ static CUresult wait_for_streams(cenote_pool *pool)
 }
 
 /*
- * Waits for the device, if the pool may be destroyed as it is: nothing is in flight of what was freed up to *freed. *result: of entering the
- * device; not zero afterwards if the context is lost and nothing can be given back. A driver that refuses for another reason leaves the pool open.
- * *whole: the whole context was waited for. LOCKING: inside, not the turn.
+ * Waits for the device, if the pool may be destroyed as it is: nothing is in flight of what was freed up to *freed.
+ * *result: of entering the device; not zero afterwards if the context is lost and nothing can be given back. A driver
+ * that refuses for another reason leaves the pool open. *whole: the whole context was waited for. LOCKING: inside, not
+ * the turn.
  */
 static int wait_before_closing(cenote_pool *pool, tick *freed, bool *whole, CUresult *result)
 {
@@ -440,13 +468,16 @@ static int wait_before_closing(cenote_pool *pool, tick *freed, bool *whole, CUre
     if (!error && !*result && device_context(pool->config.device) && !announced)
         *result = wait_for_streams(pool);
     if (!error && !*result && device_context(pool->config.device) && announced)
-        while ((*result = device_wait(pool->config.device, whole)) == CUDA_ERROR_NOT_READY && !(error = check_unused(pool, freed))) {}
+        while ((*result = device_wait(pool->config.device, whole)) == CUDA_ERROR_NOT_READY &&
+               !(error = check_unused(pool, freed))) {
+        }
     if (error)
         return error;
     if (*result && !pool->life.lost && !device_is_lost(pool->config.device, pool->config.generation, *result))
         return pool_driver_error(pool, *result, "waiting for the device");
     if (pool_is_over(pool))
-        *result = CUDA_SUCCESS; /* nothing runs any more, and what belongs to no context is still there to be given back */
+        /* nothing runs any more, and what belongs to no context is still there to be given back */
+        *result = CUDA_SUCCESS;
     return CENOTE_OK;
 }
 
@@ -455,14 +486,18 @@ static int check_done(const cenote_pool *pool, tick waited)
 {
     if (lanes_are_done(&pool->clock, waited))
         return CENOTE_OK;
-    return error_set(CENOTE_BUSY, 0, "streams that cenote must not touch may still use what was freed: they may be destroyed, or are being captured. "
-                     "Call cenote_stream_retire for created streams before they end, cenote_stream_set_immortal for those that do not, or leave out "
+    return error_set(CENOTE_BUSY, 0,
+                     "streams that cenote must not touch may still use what was freed: they may be destroyed, or are "
+                     "being captured. "
+                     "Call cenote_stream_retire for created streams before they end, cenote_stream_set_immortal for "
+                     "those that do not, or leave out "
                      "the option announced:0 if the program announces all its captures");
 }
 
 /*
- * No new call gets in from here on, and none is inside: those that come back to the books are counted, and calls that look at them only now find the
- * pool closed. `waited`: for all that was freed until then. LOCKING: the turn, after wait_before_closing.
+ * No new call gets in from here on, and none is inside: those that come back to the books are counted, and calls that
+ * look at them only now find the pool closed. `waited`: for all that was freed until then. LOCKING: the turn, after
+ * wait_before_closing.
  */
 static int close_for_calls(cenote_pool *pool, tick waited, bool whole, CUresult result)
 {
@@ -477,12 +512,15 @@ static int close_for_calls(cenote_pool *pool, tick waited, bool whole, CUresult 
     }
     lock_take(&pool->lock);
     if (!result && pool->pending.count)
-        error = error_set(CENOTE_BUSY | ERROR_ANSWER, 0, "%u freed blocks wait for streams that cannot be waited for now", pool->pending.count);
+        error = error_set(CENOTE_BUSY | ERROR_ANSWER, 0,
+                          "%u freed blocks wait for streams that cannot be waited for now", pool->pending.count);
     else if (!result)
         error = check_done(pool, waited);
     error = error ? error : may_be_destroyed(pool); /* other threads may have allocated meanwhile, or freed */
     if (!error && !result && pool->clock.fences.freed > waited) /* fences of the wait have ticks of their own */
-        error = error_set(CENOTE_BUSY, 0, "another thread has freed a block or destroyed a group just now: destroy the pool when it is done");
+        error = error_set(
+            CENOTE_BUSY, 0,
+            "another thread has freed a block or destroyed a group just now: destroy the pool when it is done");
     pool->life.open = error != CENOTE_OK;
     CHECK(pool->life.open || !(pool->life.away || pool->life.users)); /* invariant 31 */
     lock_give(&pool->lock);
@@ -490,8 +528,9 @@ static int close_for_calls(cenote_pool *pool, tick waited, bool whole, CUresult 
 }
 
 /*
- * Threads that have let go of the turn come back first: a trim that waits for the device, or has a function of the program run, and threads of other
- * pools. Those that allocate are no reason to wait: that is BUSY. LOCKING: the turn, let go of meanwhile.
+ * Threads that have let go of the turn come back first: a trim that waits for the device, or has a function of the
+ * program run, and threads of other pools. Those that allocate are no reason to wait: that is BUSY. LOCKING: the turn,
+ * let go of meanwhile.
  */
 static int wait_for_those_away(cenote_pool *pool)
 {
@@ -509,7 +548,8 @@ int cenote_pool_destroy(cenote_pool *pool)
     if (error)
         return error;
     if (callback_runs_for(pool))
-        return error_set(CENOTE_BUSY, 0, "a function that the pool has called runs still: destroy the pool when it has returned");
+        return error_set(CENOTE_BUSY, 0,
+                         "a function that the pool has called runs still: destroy the pool when it has returned");
     if (atomic_exchange(&pool->life.ending, true))
         return error_set(CENOTE_BUSY, 0, "another thread is destroying the pool");
     if ((error = pool_take_lock(pool))) { /* another thread has, and the structure is being made another pool's */
@@ -522,8 +562,10 @@ int cenote_pool_destroy(cenote_pool *pool)
         end_blocks(pool);
     if (!peer_fences_wait(&pool->clock)) {
         atomic_store(&pool->life.ending, false);
-        return error_set(CENOTE_BUSY, 0, "kernels of a device with access to the pool's memory may still use it, and cannot be waited for "
-                         "while a capture is open there");
+        return error_set(
+            CENOTE_BUSY, 0,
+            "kernels of a device with access to the pool's memory may still use it, and cannot be waited for "
+            "while a capture is open there");
     }
     peer_uses_wait(&pool->clock);
     bool attended = background_leave(pool);
@@ -564,7 +606,7 @@ int cenote_pool_destroy(cenote_pool *pool)
     return CENOTE_OK;
 }
 
-/* ---------------------------------------------------------------------------------------------------------------------- small verbs */
+/* ------------------------------------------------------------------------------------------------------ small verbs */
 
 int cenote_pool_provider(const cenote_pool *pool)
 {

@@ -1,8 +1,9 @@
 /*
  * pool.h: everything a pool owns, in one structure of parts: the object graph of the library. See pool/library.c.
  *
- * The header of the files that own a part declares it, and says its lock and its states; tools/check/parts.txt says which other files may touch
- * it. Files that own no part, and functions that need the whole pool, have their declarations here.
+ * The header of the files that own a part declares it, and says its lock and its states; tools/check/parts.txt says
+ * which other files may touch it. Files that own no part, and functions that need the whole pool, have their
+ * declarations here.
  *
  *     cenote_pool
  *       +-- config            its device, its options
@@ -35,9 +36,9 @@
 #include "stats/report/report.h"
 
 /*
- * The order is by use. Locks come first and then what a structure keeps when a new pool takes it over (pools_take_structure). After these comes
- * what the fast path of cenote_alloc and cenote_free touches, from `life` to `streams`; a part with a large array has it last. The rest is
- * seldom touched.
+ * The order is by use. Locks come first and then what a structure keeps when a new pool takes it over
+ * (pools_take_structure). After these comes what the fast path of cenote_alloc and cenote_free touches, from `life` to
+ * `streams`; a part with a large array has it last. The rest is seldom touched.
  */
 struct cenote_pool {
     struct lock      lock;          /* guards every part, unless the part says otherwise */
@@ -67,8 +68,14 @@ struct cenote_pool {
     struct guard     guard;         /* provider guard */
 };
 
-static inline struct arena *arena_of(const cenote_pool *pool, uint32_t arena) { return TABLE_AT(struct arena, &pool->store.arenas, arena); }
-static inline cenote_group *group_of(const cenote_pool *pool, uint32_t group) { return TABLE_AT(cenote_group, &pool->groups.table, group); }
+static inline struct arena *arena_of(const cenote_pool *pool, uint32_t arena)
+{
+    return TABLE_AT(struct arena, &pool->store.arenas, arena);
+}
+static inline cenote_group *group_of(const cenote_pool *pool, uint32_t group)
+{
+    return TABLE_AT(cenote_group, &pool->groups.table, group);
+}
 
 /* The pool's context has ended, as the last call knows that asked. */
 static inline bool pool_is_over(const cenote_pool *pool)

@@ -1,6 +1,6 @@
 /*
- * arenas.c: which arena a stream has: found by (group, key of the stream), remembered, forgotten. Each allocation looks here first. Not idle.c,
- * which gives an arena to a stream that has none.
+ * arenas.c: which arena a stream has: found by (group, key of the stream), remembered, forgotten. Each allocation looks
+ * here first. Not idle.c, which gives an arena to a stream that has none.
  *
  * LOCKING: every function here expects the pool's lock.
  */
@@ -32,7 +32,10 @@ static struct arena *find_arena(const cenote_pool *pool, uint32_t group, uint64_
     return NULL;
 }
 
-/* The arenas of a stream that are found by it, of whichever group, hang at its lane: they end with the stream (retire.c). */
+/*
+ * The arenas of a stream that are found by it, of whichever group,
+ * hang at its lane: they end with the stream (retire.c).
+ */
 static void join_stream(cenote_pool *pool, struct arena *a)
 {
     struct lane *lane = lane_of(&pool->clock, a->horizon.lane);

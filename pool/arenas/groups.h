@@ -3,8 +3,8 @@
  *
  *     a group: in use ---> destroyed (its arenas go on until they are empty) ---> forgotten
  *
- * OWNER: capture.c; pins end in end_blocks.c, too. LOCKING: the pool's lock. Of a group its pool, source and name are constant, and whether it is
- * private.
+ * OWNER: capture.c; pins end in end_blocks.c, too. LOCKING: the pool's lock. Of
+ * a group its pool, source and name are constant, and whether it is private.
  */
 #ifndef CENOTE_POOL_ARENAS_GROUPS_H
 #define CENOTE_POOL_ARENAS_GROUPS_H
@@ -41,8 +41,10 @@ struct capture {
 };
 
 struct groups {
-    struct table   table;           /* first: it outlives the pool, so that a thread with a group's handle finds out that the group is gone */
-    bool           has_sources;     /* a group has, or had, a source of the program's: not all that is reserved is the device's memory */
+    struct table   table;           /* first: it outlives the pool, so that a thread with a
+                                       group's handle finds out that the group is gone */
+    bool           has_sources;     /* a group has, or had, a source of the program's: not
+                                       all that is reserved is the device's memory */
     bool           has_plain;       /* a group is plain, or was: not all memory of a pool of pages can move */
     uint32_t       capture_count;
     uint64_t       pins;            /* slots pinned, with repetition */

@@ -1,21 +1,25 @@
 /*
- * idle.c: arenas without a block, and which stream gets those next: a new stream gets its arena here. arenas.c finds that of a known one.
+ * idle.c: arenas without a block, and which stream gets those next: a
+ * new stream gets its arena here. arenas.c finds that of a known one.
  *
- * Streams and groups come and go, and each leaves an arena behind, with addresses and pages. The next stream takes the arena over as it is, so
- * that no driver call is needed and the tables do not grow. It may do so once the device is done with everything that the arena ever held; the
- * arena's own stream at once, because its order is enough. After captures that is not so: their replays may run on any stream.
+ * Streams and groups come and go, and each leaves an arena behind, with addresses and pages. The next stream takes the
+ * arena over as it is, so that no driver call is needed and the tables do not grow. It may do so once the device is
+ * done with everything that the arena ever held; the arena's own stream at once, because its order is enough. After
+ * captures that is not so: their replays may run on any stream.
  *
  *             last block freed           stream retired, or group destroyed
- *    in use ------------------> idle ------------------------------------------> over ----> taken over by any stream and group
+ *    in use ------------------> idle ------------------------------------------>
+ *    over ----> taken over by any stream and group
  *           <------------------                                                   | no region left: forgotten by a trim
  *             its stream again      | more than ARENAS_IDLE exist: taken over by a stream of the same group
  *
- * Memory of a program's own source goes to no other group: the arenas of such a group that was destroyed wait until what they hold is given
- * back (trim_orphans). What a private group leaves goes to private ones, and what a plain one leaves to plain ones: it is the kind of memory that
- * serves them.
+ * Memory of a program's own source goes to no other group: the arenas of such a group that was destroyed wait until
+ * what they hold is given back (trim_orphans). What a private group leaves goes to private ones, and what a plain one
+ * leaves to plain ones: it is the kind of memory that serves them.
  *
- * Queues are in the order in which arenas came to be idle, so that the first is the likeliest to be complete. An idle arena whose stream
- * allocates again stays in its queue until it is looked at: neither an allocation nor a free of a busy stream touches a queue.
+ * Queues are in the order in which arenas came to be idle, so that the first is the likeliest to be complete. An idle
+ * arena whose stream allocates again stays in its queue until it is looked at: neither an allocation nor a free of a
+ * busy stream touches a queue.
  *
  * LOCKING: every function here expects the pool's lock, but for idle_forget_empty.
  */
@@ -99,8 +103,8 @@ static void leave_group(cenote_pool *pool, struct arena *a)
 }
 
 /*
- * Puts the arena into its queue, if it holds no block and is in no queue. An arena that is over belongs to no group any more. The arena of a
- * private group is over when the group is, not when its stream is: graphs write to it (rule 4).
+ * Puts the arena into its queue, if it holds no block and is in no queue. An arena that is over belongs to no group any
+ * more. The arena of a private group is over when the group is, not when its stream is: graphs write to it (rule 4).
  */
 void idle_enter(cenote_pool *pool, struct arena *a)
 {
@@ -128,7 +132,7 @@ void idle_end(cenote_pool *pool, struct arena *a)
     idle_enter(pool, a);
 }
 
-/* ------------------------------------------------------------------------------------------------------------------------- taking over */
+/* ------------------------------------------------------------------------------------------------------ taking over */
 
 static bool is_complete(const cenote_pool *pool, const struct arena *a)
 {
@@ -210,8 +214,9 @@ static struct arena *take_one(cenote_pool *pool, uint32_t group, uint64_t key)
 }
 
 /*
- * The arena of (group, key), made or taken over if there is none. An arena that is taken over may have memory in place, which is handed out
- * without another question: the caller has asked whose stream it is (stream_check_own). NULL: no host memory.
+ * The arena of (group, key), made or taken over if there is none. An arena that is taken over may have memory in place,
+ * which is handed out without another question: the caller has asked whose stream it is (stream_check_own). NULL: no
+ * host memory.
  */
 struct arena *idle_make_arena(cenote_pool *pool, uint32_t group, uint64_t key, CUstream handle)
 {
@@ -234,7 +239,7 @@ struct arena *idle_make_arena(cenote_pool *pool, uint32_t group, uint64_t key, C
     return a;
 }
 
-/* -------------------------------------------------------------------------------------------------------------------------- forgetting */
+/* ------------------------------------------------------------------------------------------------------- forgetting */
 
 /* Forgets an arena that no key leads to. LOCKING: the turn, too. */
 void idle_forget(cenote_pool *pool, struct arena *a)
@@ -253,7 +258,8 @@ void idle_forget(cenote_pool *pool, struct arena *a)
 static bool is_ended(const cenote_pool *pool, const struct arena *a)
 {
     const struct idle_queue *q = a->queue;
-    return q && ((q >= pool->streams.over && q < pool->streams.over + sizeof pool->streams.over / sizeof *q) || q == &pool->streams.orphans);
+    return q && ((q >= pool->streams.over && q < pool->streams.over + sizeof pool->streams.over / sizeof *q) ||
+                 q == &pool->streams.orphans);
 }
 
 /* Arenas that are over and hold nothing any more. LOCKING: the turn, but not the pool's lock. */
@@ -271,7 +277,10 @@ void idle_forget_empty(cenote_pool *pool)
     look_end(&look);
 }
 
-/* Takes an orphan out of its queue; the caller puts it back, or forgets it. NULL: there is none, or the device is not done with the first. */
+/*
+ * Takes an orphan out of its queue; the caller puts it back, or forgets
+ * it. NULL: there is none, or the device is not done with the first.
+ */
 struct arena *idle_take_orphan(cenote_pool *pool)
 {
     struct arena *a = first_of(pool, &pool->streams.orphans);

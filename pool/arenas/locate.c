@@ -82,7 +82,10 @@ static cenote_pool *lock_pool(struct region *r, uint64_t at)
     return NULL;
 }
 
-/* The pool of an address, with its lock taken, or NULL. Looks without a lock first, and with the lock of the addresses if that found nothing. */
+/*
+ * The pool of an address, with its lock taken, or NULL. Looks without a
+ * lock first, and with the lock of the addresses if that found nothing.
+ */
 cenote_pool *locate_lock(const void *address, struct block_ref *w)
 {
     uint64_t at = (uint64_t)(uintptr_t)address;
@@ -100,17 +103,21 @@ int locate_misuse(enum lookup found, const void *address, const struct block_ref
     unsigned long long size = w->requested, start = w->start;
     switch (found) {
     case FOUND_PENDING:
-        return error_set(CENOTE_DOUBLE_FREE | answer, 0, "%p (%llu bytes) was freed already and waits for the streams it was used on; free it once",
+        return error_set(CENOTE_DOUBLE_FREE | answer, 0,
+                         "%p (%llu bytes) was freed already and waits for the streams it was used on; free it once",
                          address, size);
     case FOUND_INSIDE:
-        return error_set(CENOTE_INTERIOR | answer, 0, "%p lies %llu bytes inside the block at %#llx of %llu bytes; give its start", address,
+        return error_set(CENOTE_INTERIOR | answer, 0,
+                         "%p lies %llu bytes inside the block at %#llx of %llu bytes; give its start", address,
                          (unsigned long long)(uintptr_t)address - start, start, size);
     case FOUND_FREE:
-        return error_set(CENOTE_DOUBLE_FREE | answer, 0,
-                         "%p is not live: it was freed already, or is no block's; free a block once and keep no pointer to it",
-                         address);
+        return error_set(
+            CENOTE_DOUBLE_FREE | answer, 0,
+            "%p is not live: it was freed already, or is no block's; free a block once and keep no pointer to it",
+            address);
     default:
-        return error_set(CENOTE_NOT_OURS | answer, 0, "%p was not handed out by cenote; look for another allocator's memory or a stale pointer",
+        return error_set(CENOTE_NOT_OURS | answer, 0,
+                         "%p was not handed out by cenote; look for another allocator's memory or a stale pointer",
                          address);
     }
 }
@@ -127,9 +134,14 @@ int locate_find(const void *address, cenote_block *block, int answer)
     enum lookup found = pool ? locate_at(pool, (uint64_t)(uintptr_t)address, &w) : FOUND_NOTHING;
     bool live = found == FOUND_LIVE || found == FOUND_INSIDE;
     if (live)
-        *block = (cenote_block){.start = (void *)(uintptr_t)w.start, .requested = w.requested, .size = w.size, .pool = pool,
-                                .group = w.arena->group ? group_of(pool, w.arena->group) : NULL, .stream_id = w.arena->stream,
-                                .stream = w.arena->handle, .used = *w.uses ? use_of(&pool->clock, *w.uses)->left : 0};
+        *block = (cenote_block){.start = (void *)(uintptr_t)w.start,
+                                .requested = w.requested,
+                                .size = w.size,
+                                .pool = pool,
+                                .group = w.arena->group ? group_of(pool, w.arena->group) : NULL,
+                                .stream_id = w.arena->stream,
+                                .stream = w.arena->handle,
+                                .used = *w.uses ? use_of(&pool->clock, *w.uses)->left : 0};
     if (pool)
         lock_give(&pool->lock);
     return live ? CENOTE_OK : locate_misuse(found, address, &w, answer);

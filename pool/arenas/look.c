@@ -1,13 +1,14 @@
 /*
  * look.c: long looks at a pool, in portions.
  *
- * A report may have a million blocks to tell of, and other threads want to allocate meanwhile. So it holds the pool's lock for a portion at a
- * time (PORTION): threads that wait for it then have it, and the look goes on. While no thread waits the lock is kept, and what is seen is one
- * moment's; a look that fits one portion always is.
+ * A report may have a million blocks to tell of, and other threads want to allocate meanwhile. So it holds the pool's
+ * lock for a portion at a time (PORTION): threads that wait for it then have it, and the look goes on. While no thread
+ * waits the lock is kept, and what is seen is one moment's; a look that fits one portion always is.
  *
- * After a pause blocks, regions, arenas and groups may be others than before. Numbers of tables stay good to go on from, and addresses are looked
- * up again. The pool is the same: its end waits for looks that pause, and those that have yet to pause do not, once it has begun, for there would
- * always be one. Not: how to go on, which each look has to know itself.
+ * After a pause blocks, regions, arenas and groups may be others than before. Numbers of tables stay good to go on
+ * from, and addresses are looked up again. The pool is the same: its end waits for looks that pause, and those that
+ * have yet to pause do not, once it has begun, for there would always be one. Not: how to go on, which each look has to
+ * know itself.
  *
  * LOCKING: the pool's lock from look_begin to look_end, but not in a pause.
  */

@@ -21,7 +21,10 @@ void look_begin_held(struct look *look, cenote_pool *pool);    /* by a thread th
 void look_end(struct look *look);
 bool look_pause(struct look *look);
 
-/* So much was done. False: threads that waited for the lock had it, and all may have changed, but for tables and numbers. */
+/*
+ * So much was done. False: threads that waited for the lock had
+ * it, and all may have changed, but for tables and numbers.
+ */
 static inline bool look_goes_on(struct look *look, uint32_t work)
 {
     look->work += work;

@@ -1,5 +1,6 @@
 /*
- * place.c: serves a request from pages in place, and gives a block that no stream uses any more back to its arena: both without a driver call.
+ * place.c: serves a request from pages in place, and gives a block that no
+ * stream uses any more back to its arena: both without a driver call.
  *
  * LOCKING: the pool's lock.
  */
@@ -12,20 +13,25 @@
 #include "stats/account/record.h"
 #include "stats/account/rows.h"
 
-#define WHOLE_SMALL 64ull    /* chosen: such a block loses a 64th to the last page, and takes as many calls as it is worth */
+#define WHOLE_SMALL 64ull    /* chosen: such a block loses a 64th to the last page,
+                                and takes as many calls as it is worth */
 
 /* While a capture is open a complete place is taken wherever it lies: a better one would take driver calls. */
 struct requester place_requester(const cenote_pool *pool, const struct arena *a)
 {
     bool may_unmap = !device_is_captured(pool->config.device);
-    return (struct requester){.arena = a->number, .may_unmap = may_unmap, .anywhere = !may_unmap, .ordered = a->ordered};
+    return (struct requester){
+        .arena = a->number, .may_unmap = may_unmap, .anywhere = !may_unmap, .ordered = a->ordered};
 }
 
-/* Room in the pool's books for one more block, so that host memory for those cannot lack later. For a new arena, a plan or a region it still can. */
+/*
+ * Room in the pool's books for one more block, so that host memory for those
+ * cannot lack later. For a new arena, a plan or a region it still can.
+ */
 bool place_reserve_books(cenote_pool *pool, uint64_t mark)
 {
-    return table_reserve(&pool->store.blocks, 3) && table_reserve(&pool->store.slabs, 1) && index_reserve(&pool->store.by_address, 1) &&
-           (!(mark & MARK_LABELS) || rows_reserve(pool, mark));
+    return table_reserve(&pool->store.blocks, 3) && table_reserve(&pool->store.slabs, 1) &&
+           index_reserve(&pool->store.by_address, 1) && (!(mark & MARK_LABELS) || rows_reserve(pool, mark));
 }
 
 /* The region of this pool that has the address; NULL: none of its has, or it is 0. */
@@ -36,8 +42,8 @@ static struct region *region_at(const cenote_pool *pool, uint64_t at)
 }
 
 /*
- * A block that shares no page: up to so many small pages lie in a heap that has no others, where it loses less to its last page. A larger one covers
- * units, whatever pages these have.
+ * A block that shares no page: up to so many small pages lie in a heap that has no others, where it loses less to its
+ * last page. A larger one covers units, whatever pages these have.
  */
 static void cover_pages(const cenote_pool *pool, const struct arena *a, struct request *q)
 {
@@ -49,7 +55,8 @@ static void cover_pages(const cenote_pool *pool, const struct arena *a, struct r
 }
 
 /*
- * Adds what this arena demands to the request: a size class or a rounded size, whether it needs pages of its own, which heap.
+ * Adds what this arena demands to the request: a size class or a
+ * rounded size, whether it needs pages of its own, which heap.
  * LOCKING: the pool's lock.
  */
 void place_shape(const cenote_pool *pool, const struct arena *a, struct request *q)
@@ -83,7 +90,10 @@ static uint64_t take_item_at(cenote_pool *pool, struct arena *a, const struct re
     return slab ? slab_take_at(&a->slabs, slab, class_of(q->bytes), q->at, q->bytes, q->mark) : 0;
 }
 
-/* Nothing lies at the address of the request, and not all of its pages can come there now. Can they when the device is done? LOCKING: the pool's lock. */
+/*
+ * Nothing lies at the address of the request, and not all of its pages can come
+ * there now. Can they when the device is done? LOCKING: the pool's lock.
+ */
 bool place_comes_free(const cenote_pool *pool, const struct request *q)
 {
     const struct region *r = region_at(pool, q->at);
@@ -99,17 +109,19 @@ bool place_comes_free(const cenote_pool *pool, const struct request *q)
 /* A request for an address at which no such block can lie. That is no shortage, whatever the size. */
 int place_refuse(const struct request *q)
 {
-    return error_set(CENOTE_INVALID | ERROR_ANSWER, 0, "%llu bytes at %#llx are not free memory of this stream and group",
-                     (unsigned long long)q->bytes, (unsigned long long)q->at);
+    return error_set(CENOTE_INVALID | ERROR_ANSWER, 0,
+                     "%llu bytes at %#llx are not free memory of this stream and group", (unsigned long long)q->bytes,
+                     (unsigned long long)q->at);
 }
 
 /*
- * Serves the request from pages in place, or returns what is missing. A place that has slid past slots in flight is taken only if `slide` is
- * set, or as long as `slides_left` lasts: the device may be done with those slots by now, so that a thread that polls it gets a better place.
+ * Serves the request from pages in place, or returns what is missing. A place that has slid past slots in flight is
+ * taken only if `slide` is set, or as long as `slides_left` lasts: the device may be done with those slots by now, so
+ * that a thread that polls it gets a better place.
  * LOCKING: the pool's lock.
  */
-enum fit place_try(cenote_pool *pool, struct arena *a, const struct requester *who, const struct request *q, bool slide, struct place *place,
-                  uint64_t *at)
+enum fit place_try(cenote_pool *pool, struct arena *a, const struct requester *who, const struct request *q, bool slide,
+                   struct place *place, uint64_t *at)
 {
     struct request item;
     *at = q->class != CLASS_NONE ? slab_take(&a->slabs, q->class, q->bytes, q->mark) :
@@ -127,7 +139,8 @@ enum fit place_try(cenote_pool *pool, struct arena *a, const struct requester *w
         if (place->slid && !slide && !a->slides_left)
             return FIT_IN_FLIGHT;
         a->slides_left -= place->slid && !slide;
-        *at = place_commit(pool, a, q, heap_take(arena_heap(a, region_of(&pool->store.pages, place->region)->heap), place));
+        *at = place_commit(pool, a, q,
+                           heap_take(arena_heap(a, region_of(&pool->store.pages, place->region)->heap), place));
     } else {
         a->blocks++;
     }
@@ -137,10 +150,12 @@ enum fit place_try(cenote_pool *pool, struct arena *a, const struct requester *w
 }
 
 /*
- * Memory is short: serves the request from pages in place in any heap of the arena, whatever the size of what lies there. The heap of small blocks
- * comes first, because a small block that is left there holds least. LOCKING: the pool's lock.
+ * Memory is short: serves the request from pages in place in any heap of the arena, whatever the size of what lies
+ * there. The heap of small blocks comes first, because a small block that is left there holds least. LOCKING: the
+ * pool's lock.
  */
-bool place_try_heaps(cenote_pool *pool, struct arena *a, const struct requester *who, const struct request *q, uint64_t *at)
+bool place_try_heaps(cenote_pool *pool, struct arena *a, const struct requester *who, const struct request *q,
+                     uint64_t *at)
 {
     struct request anywhere = *q;
     struct place place;
@@ -151,7 +166,8 @@ bool place_try_heaps(cenote_pool *pool, struct arena *a, const struct requester 
 }
 
 /*
- * Gives a block that no stream uses any more to its arena: an item at once, a block of its own after it was the last freed one.
+ * Gives a block that no stream uses any more to its arena: an item
+ * at once, a block of its own after it was the last freed one.
  * LOCKING: the pool's lock.
  */
 void place_give(cenote_pool *pool, const struct block_ref *w, tick freed)

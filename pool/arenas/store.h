@@ -3,7 +3,8 @@
  *
  *     a block: free ---> live ---> (pending, see pending.h) ---> last freed ---> free
  *
- * OWNERS: the road of a block (alloc.c, place.c, locate.c, last_freed.c), and what adds and takes away pages (attempt.c, grow.c, trim.c, recycle.c).
+ * OWNERS: the road of a block (alloc.c, place.c, locate.c, last_freed.c), and
+ * what adds and takes away pages (attempt.c, grow.c, trim.c, recycle.c).
  * LOCKING: the pool's lock; pages and regions come and go with the turn as well (docs/locks.md).
  */
 #ifndef CENOTE_POOL_ARENAS_STORE_H

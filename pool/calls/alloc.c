@@ -1,12 +1,15 @@
 /*
- * alloc.c: the road of one block: allocated, used on another stream, freed. Start reading here, beside docs/life-of-an-allocation.md.
+ * alloc.c: the road of one block: allocated, used on another stream,
+ * freed. Start reading here, beside docs/life-of-an-allocation.md.
  *
- * cenote_alloc finds the arena of the stream and asks it, under the pool's lock. Most requests end there, and the driver was asked for no more
- * than the stream's id. What the arena cannot serve from pages in place goes to shortage.c, without the lock. cenote_free fails only for a mistake
- * of the program and in the child of a fork: it finds the block by its address, stamps it with the tick of now, and gives it back to its arena;
- * if the block was used on other streams it joins those pending instead.
+ * cenote_alloc finds the arena of the stream and asks it, under the pool's lock. Most requests end there, and the
+ * driver was asked for no more than the stream's id. What the arena cannot serve from pages in place goes to
+ * shortage.c, without the lock. cenote_free fails only for a mistake of the program and in the child of a fork: it
+ * finds the block by its address, stamps it with the tick of now, and gives it back to its arena; if the block was used
+ * on other streams it joins those pending instead.
  *
- * LOCKING: calls of the API hold no lock; they take the pool's lock around the books, and let go of it before the driver is asked.
+ * LOCKING: calls of the API hold no lock; they take the pool's lock
+ * around the books, and let go of it before the driver is asked.
  */
 #include "pool/calls/alloc.h"
 
@@ -23,12 +26,12 @@
 #include "stats/account/sites.h"
 
 /*
- * One allocation in so many polls pending blocks, which calls the driver. The count begins again only when a poll got the turn: as long as another
- * thread has it, every allocation past this number tries. Slow paths poll in any case.
+ * One allocation in so many polls pending blocks, which calls the driver. The count begins again only when a poll got
+ * the turn: as long as another thread has it, every allocation past this number tries. Slow paths poll in any case.
  */
 #define POLL_EVERY 32
 
-/* --------------------------------------------------------------------------------------------------------------------------- taking */
+/* ----------------------------------------------------------------------------------------------------------- taking */
 
 #define CAPTURE_TAKES_NONE UINT32_MAX   /* in place of a group: a capture without memory is open on the stream */
 
@@ -55,11 +58,11 @@ static int no_books(void)
 }
 
 /*
- * The arena for the request; the pool's lock is held then. NULL: the lock is free. If *error is still CENOTE_OK then, the stream is new to the
- * pool: the caller asks stream_check_own, and comes again with `stream_device_checked`.
+ * The arena for the request; the pool's lock is held then. NULL: the lock is free. If *error is still CENOTE_OK then,
+ * the stream is new to the pool: the caller asks stream_check_own, and comes again with `stream_device_checked`.
  */
-static struct arena *lock_arena(cenote_pool *pool, uint32_t group, struct request *q, CUstream stream, uint64_t key, bool stream_device_checked,
-                                int *error)
+static struct arena *lock_arena(cenote_pool *pool, uint32_t group, struct request *q, CUstream stream, uint64_t key,
+                                bool stream_device_checked, int *error)
 {
     struct arena *a = NULL;
     if ((*error = pool_take_lock(pool))) /* it may have ended while the driver was asked for the key */
@@ -78,14 +81,19 @@ static struct arena *lock_arena(cenote_pool *pool, uint32_t group, struct reques
     else if (is_gone)
         *error = error_set(CENOTE_INVALID, 0, "the group was destroyed: nothing more can be allocated from it");
     else if (group == CAPTURE_TAKES_NONE)
-        *error = error_set(CENOTE_CAPTURE, 0, "a capture that takes no memory is open on this stream: begin it with cenote_capture_begin and a "
-                           "private group, or allocate before");
+        *error =
+            error_set(CENOTE_CAPTURE, 0,
+                      "a capture that takes no memory is open on this stream: begin it with cenote_capture_begin and a "
+                      "private group, or allocate before");
     else if (!has_room || stream_device_checked)
         *error = no_books();
     return NULL;
 }
 
-/* A call names the stream, which is captured, or of which the pool may know something by its handle, from a capture. LOCKING: none, not inside. */
+/*
+ * A call names the stream, which is captured, or of which the pool may know
+ * something by its handle, from a capture. LOCKING: none, not inside.
+ */
 static inline void meet_stream(cenote_pool *pool, uint64_t key, CUstream stream)
 {
     if (__builtin_expect(key_is_captured(key), 0))
@@ -114,7 +122,8 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
     q->mark |= pool->steps.bits; /* only now: a step may have ended while the driver was asked */
     bool polls = (pool->pending.count && ++pool->pending.allocs_since_poll >= POLL_EVERY) ||
                  lane_waits_for_call(&pool->clock, a->horizon.lane) ||
-                 (lanes_have_captured(&pool->clock) && lane_waits_for_call(&pool->clock, lane_when_captured(&pool->clock, key, stream, NULL)));
+                 (lanes_have_captured(&pool->clock) &&
+                  lane_waits_for_call(&pool->clock, lane_when_captured(&pool->clock, key, stream, NULL)));
     struct requester who = place_requester(pool, a);
     a->captured |= a->is_private && !who.may_unmap;
     place_shape(pool, a, q);
@@ -142,7 +151,8 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
 }
 
 /* The public call has set bytes, alignment and place of the request; `caller` is its return address. */
-static int allocate(cenote_pool *pool, uint32_t group, struct request *q, CUstream stream, void **block, const void *caller)
+static int allocate(cenote_pool *pool, uint32_t group, struct request *q, CUstream stream, void **block,
+                    const void *caller)
 {
     uint64_t at = 0;
     int error = pool_usable(pool);
@@ -150,9 +160,10 @@ static int allocate(cenote_pool *pool, uint32_t group, struct request *q, CUstre
         return error;
     if (!block)
         return error_set(CENOTE_INVALID, 0, "nowhere to put the block: the last argument is NULL");
-    if (!q->alignment || q->alignment & (q->alignment - 1) || q->alignment > 1ull << pool->store.pages.shifts[GRADE_LARGE])
-        return error_set(CENOTE_INVALID, 0, "alignment %llu is no power of two up to the page size, %llu", (unsigned long long)q->alignment,
-                         1ull << pool->store.pages.shifts[GRADE_LARGE]);
+    if (!q->alignment || q->alignment & (q->alignment - 1) ||
+        q->alignment > 1ull << pool->store.pages.shifts[GRADE_LARGE])
+        return error_set(CENOTE_INVALID, 0, "alignment %llu is no power of two up to the page size, %llu",
+                         (unsigned long long)q->alignment, 1ull << pool->store.pages.shifts[GRADE_LARGE]);
     if (!q->bytes) {
         *block = NULL;
         return CENOTE_OK;
@@ -184,8 +195,10 @@ int cenote_group_alloc(cenote_group *group, size_t bytes, size_t alignment, ceno
 {
     struct request q = {.bytes = bytes, .alignment = alignment};
     if (!group || group->destroyed)
-        return error_set(CENOTE_INVALID, 0, group ? "group \"%s\" was destroyed: nothing more can be allocated from it" :
-                         "the group is NULL: cenote_group_create gives one", group ? group->name : "");
+        return error_set(CENOTE_INVALID, 0,
+                         group ? "group \"%s\" was destroyed: nothing more can be allocated from it"
+                               : "the group is NULL: cenote_group_create gives one",
+                         group ? group->name : "");
     return allocate(group->pool, group->number, &q, stream, block, __builtin_return_address(0));
 }
 
@@ -194,12 +207,14 @@ int cenote_alloc_at(cenote_pool *pool, cenote_group *group, void *address, size_
     struct request q = {.bytes = bytes, .alignment = BLOCK_BYTES, .at = (uint64_t)(uintptr_t)address};
     void *block;
     if (!bytes || !q.at || q.at % BLOCK_BYTES || (group && (group->destroyed || group->pool != pool)))
-        return error_set(CENOTE_INVALID, 0, "%zu bytes at %p: give the size and address that an earlier block had, and a group of this pool or NULL",
-                         bytes, address);
+        return error_set(
+            CENOTE_INVALID, 0,
+            "%zu bytes at %p: give the size and address that an earlier block had, and a group of this pool or NULL",
+            bytes, address);
     return allocate(pool, group ? group->number : 0, &q, stream, &block, __builtin_return_address(0));
 }
 
-/* --------------------------------------------------------------------------------------------------------------------------- giving */
+/* ----------------------------------------------------------------------------------------------------------- giving */
 
 /* The block is freed: no call finds it any more under this address. LOCKING: the pool's lock. */
 static void share_end(cenote_pool *pool, uint64_t block)
@@ -209,7 +224,9 @@ static void share_end(cenote_pool *pool, uint64_t block)
         table_give(&pool->exports.table, number);
 }
 
-/* The block is not live any more. Its uses, for pending_record; 0: it has none, and is free. LOCKING: the pool's lock. */
+/*
+ * The block is not live any more. Its uses, for pending_record; 0: it has none, and is free. LOCKING: the pool's lock.
+ */
 uint32_t alloc_end_block(cenote_pool *pool, const struct block_ref *w)
 {
     count_free(pool, w);
@@ -228,7 +245,9 @@ static int free_block(void *address, bool sized, size_t bytes)
 {
     struct block_ref w = {0};
     if (!address && sized && bytes)
-        return error_set(CENOTE_WRONG_SIZE, 0, "NULL was given for a request of no bytes, not of %zu: give that size, or call cenote_free", bytes);
+        return error_set(CENOTE_WRONG_SIZE, 0,
+                         "NULL was given for a request of no bytes, not of %zu: give that size, or call cenote_free",
+                         bytes);
     if (!address)
         return CENOTE_OK;
     if (pool_refuses()) /* at exit a free is bookkeeping and goes on */
@@ -240,8 +259,9 @@ static int free_block(void *address, bool sized, size_t bytes)
             lock_give(&pool->lock);
         if (found != FOUND_LIVE)
             return locate_misuse(found, address, &w, 0);
-        return error_set(CENOTE_WRONG_SIZE, 0, "the block at %p was asked for with %llu bytes, not %zu: give that size, or call cenote_free", address,
-                         (unsigned long long)w.requested, bytes);
+        return error_set(CENOTE_WRONG_SIZE, 0,
+                         "the block at %p was asked for with %llu bytes, not %zu: give that size, or call cenote_free",
+                         address, (unsigned long long)w.requested, bytes);
     }
     uint32_t uses = alloc_end_block(pool, &w);
     lock_give(&pool->lock);
@@ -260,10 +280,11 @@ int cenote_free_sized(void *block, size_t bytes)
     return free_block(block, true, bytes);
 }
 
-/* ------------------------------------------------------------------------------------------------------------------ questions, and use */
+/* ----------------------------------------------------------------------------------------------- questions, and use */
 
 /*
- * Has the pool met the stream as one of that device? NULL: its own. A handle that the next stream has is not found: its lane has ended.
+ * Has the pool met the stream as one of that device? NULL: its own. A
+ * handle that the next stream has is not found: its lane has ended.
  * LOCKING: none.
  */
 static bool is_known(cenote_pool *pool, uint64_t key, struct device *other)
@@ -287,7 +308,10 @@ static int find_stream(cenote_pool *pool, int device, CUstream stream, uint64_t 
     return device >= 0 ? stream_check_named(pool, stream, *key, *other) : stream_device(pool, stream, *key, other);
 }
 
-/* Blocks wait for a stream of another device, which is named: the lane is held, and this thread a user of the pool. LOCKING: none; not inside. */
+/*
+ * Blocks wait for a stream of another device, which is named: the lane is
+ * held, and this thread a user of the pool. LOCKING: none; not inside.
+ */
 static void name_there(cenote_pool *pool, uint32_t lane, CUstream stream)
 {
     peer_uses_name(&pool->clock, lane, stream);
@@ -316,12 +340,15 @@ static int use_block(void *block, int device, CUstream stream, uint64_t *key)
     cenote_pool *still = locate_lock(block, &w);
     enum lookup found = still == pool ? locate_at(pool, (uint64_t)(uintptr_t)block, &w) : FOUND_NOTHING;
     bool noted = found == FOUND_LIVE && pending_note_use(pool, &w, stream, *key, other);
-    uint32_t lanes[2] = {noted ? lane_find(&pool->clock, *key, other) : 0, noted ? lane_when_captured(&pool->clock, *key, stream, other) : 0};
-    bool owed = !other && (lane_waits_for_call(&pool->clock, lanes[0]) || lane_waits_for_call(&pool->clock, lanes[1])), owed_there[2];
+    uint32_t lanes[2] = {noted ? lane_find(&pool->clock, *key, other) : 0,
+                         noted ? lane_when_captured(&pool->clock, *key, stream, other) : 0};
+    bool owed = !other && (lane_waits_for_call(&pool->clock, lanes[0]) || lane_waits_for_call(&pool->clock, lanes[1])),
+         owed_there[2];
     if (noted)
         record_used(pool, &w, *key);
     for (int i = 0; i < 2; i++)
-        if ((owed_there[i] = other && peer_uses_are_owed(&pool->clock, lanes[i]))) { /* another thread may free the block */
+        /* another thread may free the block */
+        if ((owed_there[i] = other && peer_uses_are_owed(&pool->clock, lanes[i]))) {
             lane_hold(&pool->clock, lanes[i]);
             pool->life.users++;
         }
@@ -353,14 +380,16 @@ int cenote_use_on_device(void *block, int device, cenote_stream stream)
 }
 
 /*
- * Once the process exits or the context is lost no work runs any more: there is nothing to wait for, and the free goes on. The stream is alive until
- * this returns, and so has its event at the free also if it is not immortal and captures are not announced.
+ * Once the process exits or the context is lost no work runs any more: there is nothing to wait for, and the free goes
+ * on. The stream is alive until this returns, and so has its event at the free also if it is not immortal and captures
+ * are not announced.
  */
 int cenote_free_on(void *block, cenote_stream stream)
 {
     uint64_t key;
     int error = use_block(block, -1, stream, &key);
-    bool stream_is_lost = error == CENOTE_DRIVER && driver_result_is_sticky((CUresult)cenote_driver_result()); /* its device's context is */
+    /* its device's context is */
+    bool stream_is_lost = error == CENOTE_DRIVER && driver_result_is_sticky((CUresult)cenote_driver_result());
     bool is_over = error == CENOTE_EXITING || error == CENOTE_DEVICE_LOST || stream_is_lost;
     if (error && !is_over)
         return error;

@@ -1,21 +1,26 @@
 /*
  * capture.c: groups, and the captures that draw from them (rules 4 and 5).
  *
- * A private group's arenas are fixed: what is mapped in them stays mapped and its pages never leave, because a replay of a graph writes to
- * the old addresses at any time. While an announced capture is open on the device no memory in use is unmapped or released, and no fence is recorded,
- * queried or waited for: `captures` of the card says so to every pool of the device, and cenote_capture_begin returns only when every thread that may
- * have looked before has left the device, or has opened its gate (turn_pause) and will look again.
+ * A private group's arenas are fixed: what is mapped in them stays mapped and its pages never leave, because a replay
+ * of a graph writes to the old addresses at any time. While an announced capture is open on the device no memory in use
+ * is unmapped or released, and no fence is recorded, queried or waited for: `captures` of the card says so to every
+ * pool of the device, and cenote_capture_begin returns only when every thread that may have looked before has left the
+ * device, or has opened its gate (turn_pause) and will look again.
  *
- * What harms no capture is done also then: a stream that ends has its event recorded and queried (lane_ends.c), replays are covered, a
- * page is created and released to learn what the driver has (attempt_has_more), and mappings that were never used go if a fill fails (undo_maps).
+ * What harms no capture is done also then: a stream that ends has its event recorded and queried (lane_ends.c), replays
+ * are covered, a page is created and released to learn what the driver has (attempt_has_more), and mappings that were
+ * never used go if a fill fails (undo_maps).
  *
- *     cenote_group_create            cenote_group_destroy                last block freed: its arenas are others' (idle.c)
- *   --------------------> in use -------------------------> destroyed --------------------------------------------------> gone
+ *     cenote_group_create            cenote_group_destroy                last block
+ *                                    freed: its arenas are others' (idle.c)
+ *   --------------------> in use -------------------------> destroyed
+ *   --------------------------------------------------> gone
  *                          | ^
  *            capture_begin v | capture_end
  *                         capturing
  *
- * LOCKING: groups, captures and pins are guarded by the pool's lock. A group ends with the turn as well, so that no page is on its way into it.
+ * LOCKING: groups, captures and pins are guarded by the pool's lock. A group
+ * ends with the turn as well, so that no page is on its way into it.
  */
 #include <string.h>
 
@@ -46,11 +51,12 @@ static int check_group(const cenote_group *group)
     return error ? error : check_not_destroyed(group);
 }
 
-/* ------------------------------------------------------------------------------------------------------------------------------ groups */
+/* ----------------------------------------------------------------------------------------------------------- groups */
 
 /*
- * Its memory will be that of cuMemAlloc. Private groups of an async pool always: inside a capture an async segment would become a node of the
- * graph. Of a pool that is plain as a whole no group is another kind; guard has memory of its own for each block.
+ * Its memory will be that of cuMemAlloc. Private groups of an async pool always: inside a capture an async segment
+ * would become a node of the graph. Of a pool that is plain as a whole no group is another kind; guard has memory of
+ * its own for each block.
  */
 static bool will_be_plain(const cenote_pool *pool, unsigned flags)
 {
@@ -83,11 +89,15 @@ static int check_new(unsigned flags, const cenote_source *source, cenote_group *
     if (source && (!source->take || !source->give))
         return error_set(CENOTE_INVALID, 0, "a source needs both take and give");
     if (source && flags & CENOTE_GROUP_PLAIN)
-        return error_set(CENOTE_INVALID, 0, "a group gets its memory from a source or, with CENOTE_GROUP_PLAIN, from cuMemAlloc: not from both");
-    return flags & ~GROUP_FLAGS ? error_set(CENOTE_INVALID, 0, "flags %#x: only " GROUP_FLAGS_NAMES " are known", flags) : CENOTE_OK;
+        return error_set(
+            CENOTE_INVALID, 0,
+            "a group gets its memory from a source or, with CENOTE_GROUP_PLAIN, from cuMemAlloc: not from both");
+    return flags & ~GROUP_FLAGS ? error_set(CENOTE_INVALID, 0, "flags %#x: only " GROUP_FLAGS_NAMES " are known", flags)
+           : CENOTE_OK;
 }
 
-int(cenote_group_create)(cenote_pool *pool, const char *name, unsigned flags, const cenote_source *given, cenote_group **group, size_t size)
+int(cenote_group_create)(cenote_pool *pool, const char *name, unsigned flags, const cenote_source *given,
+                         cenote_group **group, size_t size)
 {
     cenote_source source = {0};
     int error = pool_usable(pool);
@@ -120,13 +130,18 @@ static int check_change(const cenote_group *group, unsigned flags)
 {
     unsigned changed = flags ^ group->flags;
     if (flags & ~GROUP_FLAGS)
-        return error_set(CENOTE_INVALID, 0, "group \"%s\", flags %#x: only " GROUP_FLAGS_NAMES " are known", group->name, flags);
+        return error_set(CENOTE_INVALID, 0, "group \"%s\", flags %#x: only " GROUP_FLAGS_NAMES " are known",
+                         group->name, flags);
     if (changed & CENOTE_GROUP_PRIVATE)
-        return error_set(CENOTE_INVALID, 0, "group \"%s\" cannot begin or cease to be private: give CENOTE_GROUP_PRIVATE when it is created",
-                         group->name);
+        return error_set(
+            CENOTE_INVALID, 0,
+            "group \"%s\" cannot begin or cease to be private: give CENOTE_GROUP_PRIVATE when it is created",
+            group->name);
     if (changed & CENOTE_GROUP_PLAIN && (group->arenas || group->has_source))
-        return error_set(CENOTE_INVALID, 0, "group \"%s\" has memory, or a source of it: CENOTE_GROUP_PLAIN comes before the first allocation",
-                         group->name);
+        return error_set(
+            CENOTE_INVALID, 0,
+            "group \"%s\" has memory, or a source of it: CENOTE_GROUP_PLAIN comes before the first allocation",
+            group->name);
     return check_not_destroyed(group);
 }
 
@@ -150,8 +165,8 @@ int cenote_group_set_flags(cenote_group *group, unsigned flags)
 }
 
 /*
- * A page of the arena becomes ordinary, unused since now: a replay may have been the last to touch it, and no call said so. A slot may also
- * be an old alias of a page that has gone to another arena since: that one is not ours to release.
+ * A page of the arena becomes ordinary, unused since now: a replay may have been the last to touch it, and no call said
+ * so. A slot may also be an old alias of a page that has gone to another arena since: that one is not ours to release.
  */
 static void release_slot(cenote_pool *pool, struct region *r, uint32_t slot, tick now)
 {
@@ -163,12 +178,16 @@ static void release_slot(cenote_pool *pool, struct region *r, uint32_t slot, tic
     }
 }
 
-/* An arena of a private group becomes an ordinary one. A fence that begins from now on covers every replay. LOCKING: the pool's lock. */
+/*
+ * An arena of a private group becomes an ordinary one. A fence that
+ * begins from now on covers every replay. LOCKING: the pool's lock.
+ */
 static void release_arena(cenote_pool *pool, struct arena *a, tick now)
 {
     for (uint32_t region = a->heap.regions; region; region = region_of(&pool->store.pages, region)->next) {
         struct region *r = region_of(&pool->store.pages, region);
-        for (uint32_t slot = 0; slot < r->slots && region_slot_at(r, slot) < r->top; slot++) /* beyond the top no page ever was */
+        /* beyond the top no page ever was */
+        for (uint32_t slot = 0; slot < r->slots && region_slot_at(r, slot) < r->top; slot++)
             release_slot(pool, r, slot, now);
     }
     a->last_return_tick = now;
@@ -186,7 +205,8 @@ static bool has_ended(const cenote_pool *pool, const struct arena *a)
 }
 
 /*
- * Its arenas end one by one, in portions. Until all have it counts as one of them itself, so that its number is not another group's before.
+ * Its arenas end one by one, in portions. Until all have it counts as one
+ * of them itself, so that its number is not another group's before.
  * LOCKING: the turn, and the pool's lock.
  */
 static void end_group(struct look *look, cenote_group *group)
@@ -245,7 +265,8 @@ static int destroy_group(cenote_pool *pool, cenote_group *group)
     look_begin_held(&look, pool);
     int error = check_not_destroyed(group);
     if (!error && group->captures)
-        error = error_set(CENOTE_CAPTURE, 0, "a capture is open on group \"%s\": cenote_capture_end comes first", group->name);
+        error = error_set(CENOTE_CAPTURE, 0, "a capture is open on group \"%s\": cenote_capture_end comes first",
+                          group->name);
     if (!error)
         end_group(&look, group);
     look_end(&look);
@@ -267,7 +288,7 @@ int cenote_group_destroy(cenote_group *group)
     return error;
 }
 
-/* ---------------------------------------------------------------------------------------------------------------------------- captures */
+/* --------------------------------------------------------------------------------------------------------- captures */
 
 static struct capture *find_capture(cenote_pool *pool, uint64_t stream)
 {
@@ -282,7 +303,9 @@ static int begin_capture(cenote_pool *pool, cenote_group *group, CUstream stream
 {
     uint64_t key;
     if (!stream || stream == CU_STREAM_LEGACY)
-        return error_set(CENOTE_INVALID, 0, "CUDA does not capture the legacy default stream: capture a created one, or the per-thread one");
+        return error_set(
+            CENOTE_INVALID, 0,
+            "CUDA does not capture the legacy default stream: capture a created one, or the per-thread one");
     int error = stream_key(pool, stream, &key);
     if (error || (error = stream_check_own(pool, stream, key)))
         return error;
@@ -316,7 +339,8 @@ int cenote_capture_begin(cenote_group *group, cenote_stream stream)
     if (error)
         return error;
     if (!(group->flags & CENOTE_GROUP_PRIVATE))
-        return error_set(CENOTE_INVALID, 0, "group \"%s\" is not private: a graph needs memory that stays where it is", group->name);
+        return error_set(CENOTE_INVALID, 0, "group \"%s\" is not private: a graph needs memory that stays where it is",
+                         group->name);
     return begin_capture(group->pool, group, stream);
 }
 
@@ -327,8 +351,9 @@ int cenote_pool_capture_begin(cenote_pool *pool, cenote_stream stream)
 }
 
 /*
- * The capture that this handle began: for a driver that does not identify streams any more, because the context is lost, or has ended, after which
- * another stream may have the handle, and for a capture that was announced after it had begun, when the driver could not be asked.
+ * The capture that this handle began: for a driver that does not identify streams any more, because the context is
+ * lost, or has ended, after which another stream may have the handle, and for a capture that was announced after it had
+ * begun, when the driver could not be asked.
  */
 static struct capture *find_capture_of_handle(cenote_pool *pool, CUstream handle)
 {
@@ -342,7 +367,8 @@ static struct capture *find_capture_of_handle(cenote_pool *pool, CUstream handle
 static bool end_capture(cenote_pool *pool, cenote_group *group, CUstream stream)
 {
     uint64_t key;
-    bool known = stream_key(pool, stream, &key) == CENOTE_OK && device_lives(pool->config.device, pool->config.generation);
+    bool known =
+        stream_key(pool, stream, &key) == CENOTE_OK && device_lives(pool->config.device, pool->config.generation);
     lock_take(&pool->lock);
     struct capture *open = known ? find_capture(pool, key) : NULL, *same = find_capture_of_handle(pool, stream);
     if (!open && same && (!known || key_is_captured(same->stream)))
@@ -365,8 +391,10 @@ int cenote_capture_end(cenote_group *group, cenote_stream stream)
     int error = check_group(group);
     if (error || end_capture(group->pool, group, stream))
         return error;
-    return error_set(CENOTE_CAPTURE, 0, "no capture of group \"%s\" is open on this stream: end it with the group and stream it was begun with",
-                     group->name);
+    return error_set(
+        CENOTE_CAPTURE, 0,
+        "no capture of group \"%s\" is open on this stream: end it with the group and stream it was begun with",
+        group->name);
 }
 
 int cenote_pool_capture_end(cenote_pool *pool, cenote_stream stream)
@@ -374,10 +402,12 @@ int cenote_pool_capture_end(cenote_pool *pool, cenote_stream stream)
     int error = pool_usable(pool);
     if (error || end_capture(pool, NULL, stream))
         return error;
-    return error_set(CENOTE_CAPTURE, 0, "no capture without a group is open on this stream: end it by the call that belongs to its beginning");
+    return error_set(
+        CENOTE_CAPTURE, 0,
+        "no capture without a group is open on this stream: end it by the call that belongs to its beginning");
 }
 
-/* -------------------------------------------------------------------------------------------------------------------------------- pins */
+/* ------------------------------------------------------------------------------------------------------------- pins */
 
 static int change_pins(void *address, size_t bytes, int by)
 {
@@ -390,7 +420,9 @@ static int change_pins(void *address, size_t bytes, int by)
     if (!pool || !bytes || at + bytes < at || at + bytes > region_end(r)) {
         if (pool)
             lock_give(&pool->lock);
-        return error_set(CENOTE_NOT_OURS, 0, "%zu bytes at %p are not within memory of one pool: name what lies in live blocks", bytes, address);
+        return error_set(CENOTE_NOT_OURS, 0,
+                         "%zu bytes at %p are not within memory of one pool: name what lies in live blocks", bytes,
+                         address);
     }
     struct slots under = slots_under(r, at, bytes);
     bool valid = true, full = false;
@@ -406,10 +438,14 @@ static int change_pins(void *address, size_t bytes, int by)
     }
     lock_give(&pool->lock);
     if (valid && full)
-        return error_set(CENOTE_INVALID, 0, "memory at %p has %u pins, the most that are counted: unpin what is not needed any more", address,
-                         UINT32_MAX);
-    return valid ? CENOTE_OK : error_set(CENOTE_INVALID, 0, by > 0 ? "%zu bytes at %p are not all mapped: pin live blocks" :
-                                         "%zu bytes at %p are not all pinned: unpin what was pinned, once for each pin", bytes, address);
+        return error_set(CENOTE_INVALID, 0,
+                         "memory at %p has %u pins, the most that are counted: unpin what is not needed any more",
+                         address, UINT32_MAX);
+    return valid ? CENOTE_OK
+                 : error_set(CENOTE_INVALID, 0,
+                             by > 0 ? "%zu bytes at %p are not all mapped: pin live blocks"
+                                    : "%zu bytes at %p are not all pinned: unpin what was pinned, once for each pin",
+                             bytes, address);
 }
 
 int cenote_pin(void *address, size_t bytes)

@@ -1,6 +1,7 @@
 /*
- * end_blocks.c: a pool ends although blocks of it are live, because its context has ended, and they with it: see reset.c. Each is freed as the
- * program would free it, but found by its number, as its address may be another's. So all that comes after goes as with any pool.
+ * end_blocks.c: a pool ends although blocks of it are live, because its context has ended, and they with it: see
+ * reset.c. Each is freed as the program would free it, but found by its number, as its address may be another's. So all
+ * that comes after goes as with any pool.
  *
  * LOCKING: the pool's lock, taken here.
  */
@@ -11,7 +12,10 @@
 #include "pool/calls/alloc.h"
 #include "pool/mapping/reset.h"
 
-/* If a live block begins there: a number that is in use no more says what was there once. LOCKING: the pool's lock, let go of meanwhile. */
+/*
+ * If a live block begins there: a number that is in use no more says what
+ * was there once. LOCKING: the pool's lock, let go of meanwhile.
+ */
 static void end_block(cenote_pool *pool, struct region *r, uint64_t at)
 {
     struct block_ref w = {.region = r};
@@ -45,8 +49,8 @@ static void end_pins(cenote_pool *pool, struct region *r, struct look *look)
 }
 
 /*
- * The context has ended. Blocks and pins are over, as if the program had ended them, and no more are handed out. LOCKING: none; the pool is
- * `ending`.
+ * The context has ended. Blocks and pins are over, as if the program had ended
+ * them, and no more are handed out. LOCKING: none; the pool is `ending`.
  */
 void end_blocks(cenote_pool *pool)
 {

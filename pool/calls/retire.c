@@ -1,9 +1,9 @@
 /*
- * retire.c: a stream is about to end (cenote_stream_retire). It gets no work any more: its lane ends (clock/lane_ends.c), and the arenas that are
- * found by it are other streams' (idle.c).
+ * retire.c: a stream is about to end (cenote_stream_retire). It gets no work any more: its lane ends
+ * (clock/lane_ends.c), and the arenas that are found by it are other streams' (idle.c).
  *
- * LOCKING: none held, and not inside. The thread holds the lane (lane_hold), so that the lane stays while the driver records the event; it takes the
- * pool's lock for each look at the books, and never the turn.
+ * LOCKING: none held, and not inside. The thread holds the lane (lane_hold), so that the lane stays while the driver
+ * records the event; it takes the pool's lock for each look at the books, and never the turn.
  */
 #include "pool/calls/retire.h"
 
@@ -15,8 +15,8 @@
 #define RETIRED_AT_A_TIME 32    /* arenas of one stream, between two looks whether another thread wants the lock */
 
 /*
- * The lane of that key, of whichever device the stream is. It is held, and this thread a user of the pool. 0: there is none. An error: the pool has
- * ended while the driver was asked for the key. LOCKING: none.
+ * The lane of that key, of whichever device the stream is. It is held, and this thread a user of the pool. 0: there is
+ * none. An error: the pool has ended while the driver was asked for the key. LOCKING: none.
  */
 static int hold_lane(cenote_pool *pool, uint64_t key, uint32_t *lane)
 {
@@ -59,7 +59,8 @@ static int end_held(cenote_pool *pool, uint32_t lane, CUstream stream)
     if (result == CUDA_ERROR_NOT_READY)
         return refuse_captured(stream);
     if (result)
-        return pool_driver_error_of_any(pool, result, "recording the end of a stream (call cenote_stream_retire again before the stream ends)");
+        return pool_driver_error_of_any(
+            pool, result, "recording the end of a stream (call cenote_stream_retire again before the stream ends)");
     end_arenas(pool, lane);
     return CENOTE_OK;
 }
@@ -95,8 +96,8 @@ static void forget_arenas(cenote_pool *pool, const struct lane *lane)
 }
 
 /*
- * In another capture the handle may be that of another stream: what the first one has freed is not the next one's to take without a wait. It comes
- * back as what it is, memory of the lane. LOCKING: the pool's lock.
+ * In another capture the handle may be that of another stream: what the first one has freed is not the next one's to
+ * take without a wait. It comes back as what it is, memory of the lane. LOCKING: the pool's lock.
  */
 static void forget_the_order(cenote_pool *pool, struct lane *lane, uint64_t capture)
 {
@@ -107,13 +108,15 @@ static void forget_the_order(cenote_pool *pool, struct lane *lane, uint64_t capt
 }
 
 /*
- * A call names a captured stream, which cannot be asked for its id. Where captures are not announced, the lane that it has or gets remembers the
- * capture, and how old the stream is at least (device_newest_stream). LOCKING: none, not inside.
+ * A call names a captured stream, which cannot be asked for its id. Where captures are not announced, the lane that it
+ * has or gets remembers the capture, and how old the stream is at least (device_newest_stream). LOCKING: none, not
+ * inside.
  */
 void retire_meet_captured(cenote_pool *pool, uint64_t key, CUstream stream)
 {
     uint64_t capture = 0;
-    bool known = touch_captures_are_announced() || key_is_alive(&pool->clock.immortals, stream, key); /* it was declared immortal in a capture */
+    /* it was declared immortal in a capture */
+    bool known = touch_captures_are_announced() || key_is_alive(&pool->clock.immortals, stream, key);
     if (!known) {
         capture = device_capture_of(pool->config.device, stream);
         if (pool_take_lock(pool)) /* the call will be told so */
@@ -127,8 +130,8 @@ void retire_meet_captured(cenote_pool *pool, uint64_t key, CUstream stream)
 }
 
 /*
- * The handle is that of a younger stream: what had it in captures has ended without a word. What that freed and used waits as what others leave that
- * end so; this stream is not taken for it.
+ * The handle is that of a younger stream: what had it in captures has ended without a word. What that freed and used
+ * waits as what others leave that end so; this stream is not taken for it.
  */
 void retire_another(cenote_pool *pool, uint64_t key, CUstream stream)
 {
@@ -147,8 +150,8 @@ void retire_another(cenote_pool *pool, uint64_t key, CUstream stream)
 }
 
 /*
- * Was the stream with that id the one that had the handle when it was captured? Where captures are announced nothing depends on it, for a fence
- * covers both. LOCKING: none.
+ * Was the stream with that id the one that had the handle when it was captured? Where captures are announced nothing
+ * depends on it, for a fence covers both. LOCKING: none.
  */
 static bool is_of(const cenote_pool *pool, uint32_t lane, uint64_t key)
 {
@@ -166,7 +169,10 @@ static int end_captured(cenote_pool *pool, uint64_t key, CUstream stream)
     return error;
 }
 
-/* Blocks of the stream stay valid; its arena goes to the next new stream once it is empty and the device is done with it. */
+/*
+ * Blocks of the stream stay valid; its arena goes to the next
+ * new stream once it is empty and the device is done with it.
+ */
 int cenote_stream_retire(cenote_pool *pool, cenote_stream stream)
 {
     uint64_t key = 0;
@@ -174,8 +180,10 @@ int cenote_stream_retire(cenote_pool *pool, cenote_stream stream)
     if (error || (error = stream_key(pool, stream, &key)))
         return error;
     if (stream_is_immortal(pool, stream, key))
-        return error_set(CENOTE_INVALID, 0, key == KEY_LEGACY ? "stream %p is the default stream of the device, which does not end" :
-                         "stream %p was declared immortal", (void *)stream);
+        return error_set(CENOTE_INVALID, 0,
+                         key == KEY_LEGACY ? "stream %p is the default stream of the device, which does not end"
+                                           : "stream %p was declared immortal",
+                         (void *)stream);
     if (key_is_captured(key))
         return refuse_captured(stream);
     error = end_key(pool, key, stream);

@@ -1,11 +1,13 @@
 /*
  * synced.c: the program has waited for a whole context, and says so (rule 5).
  *
- * With announced:0 cenote waits for the streams that it knows to live. What a stream freed or used after its last event, and that ended without a
- * word, is covered by nothing that cenote may ask the driver: each question about a whole context invalidates the captures of that context. The
- * program may wait for its context all the same, at its own risk, and what is known then costs no capture.
+ * With announced:0 cenote waits for the streams that it knows to live. What a stream freed or used after its last
+ * event, and that ended without a word, is covered by nothing that cenote may ask the driver: each question about a
+ * whole context invalidates the captures of that context. The program may wait for its context all the same, at its own
+ * risk, and what is known then costs no capture.
  *
- *     cenote_pool_sync_begin: all that was freed so far ---the program's cuCtxSynchronize---> cenote_pool_sync_end: the device is done with that
+ *     cenote_pool_sync_begin: all that was freed so far ---the program's cuCtxSynchronize--->
+ *     cenote_pool_sync_end: the device is done with that
  *
  * This is no wait, and it moves no memory: it moves how far the device has got, and the next allocation or trim looks.
  *
@@ -16,8 +18,8 @@
 #include "pool/life/turn.h"
 
 /*
- * Makes the number of one pool none of another, nor of a later pool that has the structure: multiples of this constant lie far apart, those of a
- * million pools by more ticks than a program has.
+ * Makes the number of one pool none of another, nor of a later pool that has the structure: multiples of this constant
+ * lie far apart, those of a million pools by more ticks than a program has.
  */
 static uint64_t mark_of(const cenote_pool *pool)
 {
@@ -30,7 +32,8 @@ int cenote_pool_sync_begin(cenote_pool *pool, uint64_t *sync)
     if (error)
         return error;
     if (!sync)
-        return error_set(CENOTE_INVALID, 0, "nowhere to put the number for cenote_pool_sync_end: the last argument is NULL");
+        return error_set(CENOTE_INVALID, 0,
+                         "nowhere to put the number for cenote_pool_sync_end: the last argument is NULL");
     if ((error = pool_take_lock(pool)))
         return error;
     *sync = pool->clock.fences.now + mark_of(pool);
@@ -38,24 +41,29 @@ int cenote_pool_sync_begin(cenote_pool *pool, uint64_t *sync)
     return CENOTE_OK;
 }
 
-/* Is its primary context current? If cenote has not needed that one yet, it is looked at if the current context is of the device. */
+/*
+ * Is its primary context current? If cenote has not needed that one
+ * yet, it is looked at if the current context is of the device.
+ */
 static bool is_current(struct device *other, CUcontext current)
 {
     CUdevice device;
     if (device_context(other))
         return current == device_context(other);
-    return !other->driver->cuCtxGetDevice(&device) && device == other->handle && peer_fences_have_context(other) && !device_prepare(other) &&
-           current == device_context(other);
+    return !other->driver->cuCtxGetDevice(&device) && device == other->handle && peer_fences_have_context(other) &&
+           !device_prepare(other) && current == device_context(other);
 }
 
 /*
- * The device whose primary context is current, if the pool has to do with it; NULL: another device, or the pool's own on which it has done nothing.
+ * The device whose primary context is current, if the pool has to do with it;
+ * NULL: another device, or the pool's own on which it has done nothing.
  * LOCKING: none, not inside.
  */
 static int find_synced(cenote_pool *pool, struct device **synced)
 {
     struct device *d = pool->config.device;
-    CUcontext own = device_context(d), current = NULL; /* another thread may make it meanwhile: what was freed before the wait knew none */
+    /* another thread may make it meanwhile: what was freed before the wait knew none */
+    CUcontext own = device_context(d), current = NULL;
     CUdevice device = -1;
     CHECK(lock_none_above(0));
     CUresult result = d->driver->cuCtxGetCurrent(&current);
@@ -69,8 +77,10 @@ static int find_synced(cenote_pool *pool, struct device **synced)
     if (result)
         return pool_driver_error_of_any(pool, result, "asking for the current context");
     if (!current || (device == d->handle && own))
-        return error_set(CENOTE_INVALID, 0, "the context that is current is not the primary one of device %d: wait for that one, and have it current",
-                         d->ordinal);
+        return error_set(
+            CENOTE_INVALID, 0,
+            "the context that is current is not the primary one of device %d: wait for that one, and have it current",
+            d->ordinal);
     return CENOTE_OK;
 }
 
@@ -94,5 +104,6 @@ int cenote_pool_sync_end(cenote_pool *pool, uint64_t sync)
         return error;
     bool valid = note(pool, synced, sync);
     own ? turn_end(pool) : lock_give(&pool->turn);
-    return valid ? CENOTE_OK : error_set(CENOTE_INVALID, 0, "the number is not one that cenote_pool_sync_begin gave for this pool");
+    return valid ? CENOTE_OK
+                 : error_set(CENOTE_INVALID, 0, "the number is not one that cenote_pool_sync_begin gave for this pool");
 }

@@ -1,10 +1,12 @@
 /*
- * events.c: fences where they meet the driver: recorded, and queried without waiting. What fences mean is in fence.c; wait.c waits.
+ * events.c: fences where they meet the driver: recorded, and queried
+ * without waiting. What fences mean is in fence.c; wait.c waits.
  *
- * If the program has promised to announce its captures, a fence is one event over the whole context (rule 1), by cuCtxRecordEvent; a driver that
- * lacks that (before CUDA 12.5) has no fences then. Otherwise it is an event on the default stream and on each stream that lives as long as the
- * program (lanes_mark), but on no more than TOUCH_STREAMS_MAX of those; any other stream has events of its lane, which are part of no fence.
- * While an announced capture is open on the device no fence is recorded or queried (rule 5): it would end the capture.
+ * If the program has promised to announce its captures, a fence is one event over the whole context (rule 1), by
+ * cuCtxRecordEvent; a driver that lacks that (before CUDA 12.5) has no fences then. Otherwise it is an event on the
+ * default stream and on each stream that lives as long as the program (lanes_mark), but on no more than
+ * TOUCH_STREAMS_MAX of those; any other stream has events of its lane, which are part of no fence. While an announced
+ * capture is open on the device no fence is recorded or queried (rule 5): it would end the capture.
  *
  * LOCKING: the turn, for what is recorded and queried; the pool's lock only around its books.
  */
@@ -48,7 +50,10 @@ static CUresult record_mark(struct clock *c, const struct mark *mark, enum fence
     return result;
 }
 
-/* One event for each mark that may be touched now. A stream without one is covered by a later fence. An error is sticky. */
+/*
+ * One event for each mark that may be touched now. A stream without
+ * one is covered by a later fence. An error is sticky.
+ */
 static CUresult record_marks(struct clock *c)
 {
     struct fences *f = &c->fences;
@@ -79,7 +84,10 @@ static bool begin_whole(struct clock *c, tick needed)
     return begun;
 }
 
-/* Begins a fence on streams, if something was freed since the last one or a stream that had no event then may have one now. */
+/*
+ * Begins a fence on streams, if something was freed since the last
+ * one or a stream that had no event then may have one now.
+ */
 static bool begin_on_streams(struct clock *c, tick needed)
 {
     struct fences *f = &c->fences;
@@ -115,7 +123,10 @@ static CUresult fence_on_streams(struct clock *c, tick needed)
     return result;
 }
 
-/* Records a fence if none yet covers `needed`. A driver that refuses costs nothing: the next fence covers it. LOCKING: the turn. */
+/*
+ * Records a fence if none yet covers `needed`. A driver that refuses
+ * costs nothing: the next fence covers it. LOCKING: the turn.
+ */
 static CUresult begin_fence(struct clock *c, tick needed)
 {
     CUresult result = CUDA_SUCCESS;
@@ -146,7 +157,10 @@ static void retire_event(struct clock *c, const struct due *due)
     lanes_end_known(c);
 }
 
-/* The event was recorded while a capture began and ended: it says nothing, and its stream is owed another. LOCKING: the turn, too. */
+/*
+ * The event was recorded while a capture began and ended: it says nothing,
+ * and its stream is owed another. LOCKING: the turn, too.
+ */
 static void skip_event(struct clock *c, const struct due *due)
 {
     CUevent event = fences_skip(&c->fences, due);
@@ -156,7 +170,10 @@ static void skip_event(struct clock *c, const struct due *due)
     event_drop(c, event);
 }
 
-/* Retires the fences that are done. The driver's answer about the first that is not; if none is due, `result`. LOCKING: the turn. */
+/*
+ * Retires the fences that are done. The driver's answer about the
+ * first that is not; if none is due, `result`. LOCKING: the turn.
+ */
 static CUresult retire_fences(struct clock *c, CUresult result)
 {
     struct due due;
@@ -186,8 +203,8 @@ static bool a_lane_asks(struct clock *c)
 }
 
 /*
- * As events_poll, but returns the answer of the driver: success, not ready, or a refusal to tell. Of lanes and fences the answer that can be
- * waited for.
+ * As events_poll, but returns the answer of the driver: success, not ready, or
+ * a refusal to tell. Of lanes and fences the answer that can be waited for.
  */
 CUresult events_query(struct clock *c, tick needed)
 {
@@ -201,8 +218,8 @@ CUresult events_query(struct clock *c, tick needed)
 }
 
 /*
- * Records a fence if none covers what was freed up to `needed` (UINT64_MAX: up to now), and retires those that are done. An error is sticky:
- * the context is lost. LOCKING: the turn.
+ * Records a fence if none covers what was freed up to `needed` (UINT64_MAX: up to now), and retires those that are
+ * done. An error is sticky: the context is lost. LOCKING: the turn.
  */
 CUresult events_poll(struct clock *c, tick needed)
 {
@@ -220,9 +237,10 @@ bool events_await_replays(struct clock *c)
 }
 
 /*
- * This thread may have replayed graphs on its own default stream, which no other thread can name. The stream has an event from now on, also while an
- * announced capture is open, because that event harms no capture (driver/touch.c). So no later call of the thread is needed. The one exception is a
- * capture of that very stream: its end is such a call. LOCKING: the turn.
+ * This thread may have replayed graphs on its own default stream, which no other thread can name. The stream has an
+ * event from now on, also while an announced capture is open, because that event harms no capture (driver/touch.c). So
+ * no later call of the thread is needed. The one exception is a capture of that very stream: its end is such a call.
+ * LOCKING: the turn.
  */
 void events_cover_replays(struct clock *c)
 {
@@ -231,7 +249,8 @@ void events_cover_replays(struct clock *c)
 }
 
 /*
- * The device is done with everything freed up to `covers`, on streams that may be dead, too: fences that cover no more than that are retired.
+ * The device is done with everything freed up to `covers`, on streams that
+ * may be dead, too: fences that cover no more than that are retired.
  * LOCKING: the turn, and the pool's lock.
  */
 void events_all_done(struct clock *c, tick covers)
@@ -249,8 +268,9 @@ void events_all_done(struct clock *c, tick covers)
 }
 
 /*
- * Records a fence over the context that covers all that was freed so far. Fences that are done make room for it. If still as many are due as there
- * can be, the newest is given up, because this one covers what it would have. CUDA_ERROR_OUT_OF_MEMORY: there is no room, or no memory, for it.
+ * Records a fence over the context that covers all that was freed so far. Fences that are done make room for it. If
+ * still as many are due as there can be, the newest is given up, because this one covers what it would have.
+ * CUDA_ERROR_OUT_OF_MEMORY: there is no room, or no memory, for it.
  * LOCKING: the turn.
  */
 static CUresult record_last(struct clock *c)
@@ -286,9 +306,10 @@ void events_waited_at_last(struct clock *c, tick covers)
 }
 
 /*
- * The first pool without the promise to announce captures is about to open, and from now on events are recorded on streams. Streams that have ended
- * are covered by a last fence over the context, which is as harmless now as at any time before. An error: that cannot be had now, and the pool must
- * not open, for later it could end captures. CUDA_ERROR_NOT_READY: a capture is open. LOCKING: `careful_lock`, and the turn.
+ * The first pool without the promise to announce captures is about to open, and from now on events are recorded on
+ * streams. Streams that have ended are covered by a last fence over the context, which is as harmless now as at any
+ * time before. An error: that cannot be had now, and the pool must not open, for later it could end captures.
+ * CUDA_ERROR_NOT_READY: a capture is open. LOCKING: `careful_lock`, and the turn.
  */
 CUresult events_become_careful(struct clock *c)
 {

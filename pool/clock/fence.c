@@ -1,28 +1,32 @@
 /*
  * fence.c: how far has the device got?
  *
- * A pool counts its frees: each one happens at a tick. A fence is one event over all work of a context, or one event on each stream that lives as
- * long as the program. Once all of its events are done, so is what was freed up to the tick at which it was begun: `done`. Fences retire in order,
- * so that one number says of any slot or page whether the device is through with it: its last free must not be later.
+ * A pool counts its frees: each one happens at a tick. A fence is one event over all work of a context, or one event on
+ * each stream that lives as long as the program. Once all of its events are done, so is what was freed up to the tick
+ * at which it was begun: `done`. Fences retire in order, so that one number says of any slot or page whether the device
+ * is through with it: its last free must not be later.
  *
- * Where fences are on streams, `done` does not say enough: a fence lacks events on streams that end, or are being captured. So each arena points at
- * its stream, which says how far it has got (`progress`): an event on that stream moves it. The end of a whole fence or of a wait for the whole
- * context moves `whole` instead. When a stream gets an arena with which the device is done, that is `known` of the arena up to now (lane_join).
+ * Where fences are on streams, `done` does not say enough: a fence lacks events on streams that end, or are being
+ * captured. So each arena points at its stream, which says how far it has got (`progress`): an event on that stream
+ * moves it. The end of a whole fence or of a wait for the whole context moves `whole` instead. When a stream gets an
+ * arena with which the device is done, that is `known` of the arena up to now (lane_join).
  *
  *     complete:  freed <= whole, or (freed <= done, and freed <= the horizon of the arena)
  *
- * Memory of a graph may have been written by a replay on any stream. So the horizon of an arena that a private group has left stays behind
- * the end of the group until `all` has come there. Only a fence moves `all` that had an event on every stream that lives as long as the
- * program, or that was over the whole context. While a lane has replays of its own to come to the end of, `whole` is asked for instead of `all`.
+ * Memory of a graph may have been written by a replay on any stream. So the horizon of an arena that a private group
+ * has left stays behind the end of the group until `all` has come there. Only a fence moves `all` that had an event on
+ * every stream that lives as long as the program, or that was over the whole context. While a lane has replays of its
+ * own to come to the end of, `whole` is asked for instead of `all`.
  *
- * This is not a way to wait (wait.c waits) and it calls no driver: a thread that records or queries does so without the pool's lock and
- * tells us the result. That keeps rule 9 of docs/design.md visible in the signatures.
+ * This is not a way to wait (wait.c waits) and it calls no driver: a thread that records or queries does so without the
+ * pool's lock and tells us the result. That keeps rule 9 of docs/design.md visible in the signatures.
  *
  *     fences_begin            fences_end                           fences_step, of the last event
  *   -------------> recording -----------> due ---------------------------------------------------> done
  *             fences_add: an event of it          fences_step: an event of it is done and is handed back
  *
- * One fence is recorded at a time. Its tick is taken before recording, so what is freed meanwhile belongs to the next one.
+ * One fence is recorded at a time. Its tick is taken before recording,
+ * so what is freed meanwhile belongs to the next one.
  *
  * LOCKING: every function here expects the pool's lock.
  */
@@ -97,8 +101,8 @@ static void advance(struct fences *f, tick covers, enum fence_kind kind)
 }
 
 /*
- * As many fences are due as there can be. The newest is forgotten, if it is over the whole context: the next one covers what it would have. Its
- * event; NULL: it stays.
+ * As many fences are due as there can be. The newest is forgotten, if it is over the whole context: the next one covers
+ * what it would have. Its event; NULL: it stays.
  */
 CUevent fences_give_up_newest(struct fences *f)
 {
@@ -145,7 +149,10 @@ bool fences_oldest(const struct fences *f, struct due *due)
     return f->count != 0;
 }
 
-/* The event of the oldest due fence over the whole context that covers *freed; *freed becomes what it covers. NULL: no fence does. */
+/*
+ * The event of the oldest due fence over the whole context that covers
+ * *freed; *freed becomes what it covers. NULL: no fence does.
+ */
 CUevent fences_covering(const struct fences *f, tick *freed)
 {
     uint32_t part = f->first_part;
@@ -172,8 +179,9 @@ tick fences_newest_whole(const struct fences *f)
 }
 
 /*
- * The driver said that the event is done, the oldest when the driver was asked; it is handed back, and with the last of its fence the fence is
- * done. Another thread may have been told the same meanwhile, and the event may serve a later fence by now: then there is nothing to do. NULL.
+ * The driver said that the event is done, the oldest when the driver was asked; it is handed back, and with the last of
+ * its fence the fence is done. Another thread may have been told the same meanwhile, and the event may serve a later
+ * fence by now: then there is nothing to do. NULL.
  */
 CUevent fences_step(struct fences *f, const struct due *asked)
 {
@@ -210,8 +218,10 @@ void fences_all_done(struct fences *f, tick covers)
         f->begun = covers;
 }
 
-/* Invariant 15: fences due are in order (so there are no more than the ring holds), and none covers more than was begun; nothing is done or
-   begun before it was freed. */
+/*
+ * Invariant 15: fences due are in order (so there are no more than the ring holds), and none covers more than was
+ * begun; nothing is done or begun before it was freed.
+ */
 bool fences_are_valid(const struct fences *f)
 {
     tick before = 0;
@@ -223,6 +233,6 @@ bool fences_are_valid(const struct fences *f)
             return false;
         before = fence->covers;
     }
-    return before <= f->begun && f->begun <= f->now && f->freed <= f->now && f->done <= f->now && f->all <= f->done && f->whole <= f->all &&
-           f->unreplayed <= f->all && parts == f->part_count;
+    return before <= f->begun && f->begun <= f->now && f->freed <= f->now && f->done <= f->now && f->all <= f->done &&
+           f->whole <= f->all && f->unreplayed <= f->all && parts == f->part_count;
 }

@@ -9,9 +9,11 @@
 #include "base/check.h"
 #include "base/memory.h"
 
-typedef uint64_t tick;          /* the pool's clock: one more at each free, end of a private group, and fence for which nothing was freed; 0: never */
+typedef uint64_t tick;          /* the pool's clock: one more at each free, end of a private
+                                   group, and fence for which nothing was freed; 0: never */
 
-#define FENCES_DUE_MAX 2048     /* chosen: up to here programs that run far ahead hold less; a full ring is not an error */
+#define FENCES_DUE_MAX 2048     /* chosen: up to here programs that run far ahead
+                                   hold less; a full ring is not an error */
 #define FENCE_PARTS_MAX 2304    /* events of all fences due, and of the one being recorded */
 
 struct fence_part {             /* of a fence: one event */
@@ -23,7 +25,8 @@ enum fence_kind {
     FENCE_WHOLE,                /* over the whole context */
     FENCE_OF_ALL,               /* on each stream that lives as long as the program */
     FENCE_OF_MOST,              /* on those of them that are not being captured */
-    FENCE_OF_SOME               /* others had no event either: it says nothing but how far each stream has got that has one */
+    FENCE_OF_SOME               /* others had no event either: it says nothing but
+                                   how far each stream has got that has one */
 };
 
 struct fence {
@@ -43,7 +46,8 @@ struct due {
 /* Of a stream. */
 struct progress {
     tick     freed;             /* no arena of the stream has freed anything later */
-    tick     done;              /* the device is done with what the stream was given up to here; UINT64_MAX: it has ended, and with all of it */
+    tick     done;              /* the device is done with what the stream was given up to
+                                   here; UINT64_MAX: it has ended, and with all of it */
 };
 
 /* Of an arena, which begins with it: up to where its own stream is done with what it freed. See fence_has_passed. */
@@ -52,28 +56,32 @@ struct horizon {
     uint32_t lane;              /* of its stream, see lanes.c */
     struct progress *stream;    /* of that lane; NULL: it has no stream */
     tick     known;             /* all that it freed up to here was done when it came to its stream */
-    tick     released;          /* its private group ended then: what it freed until then, or later, waits for replays, too. 0: it left none */
+    tick     released;          /* its private group ended then: what it freed until then,
+                                   or later, waits for replays, too. 0: it left none */
 };
 
 struct fences {                 /* all guarded by the pool's lock */
     struct fence fence[FENCES_DUE_MAX]; /* ring, oldest at `first` */
     uint32_t     first;
     uint32_t     count;
-    struct fence_part  part[FENCE_PARTS_MAX]; /* ring, oldest at `first_part`; those of the fence being recorded come last */
+    struct fence_part  part[FENCE_PARTS_MAX]; /* ring, oldest at `first_part`; those of
+                                                 the fence being recorded come last */
     uint32_t     first_part;
     uint32_t     part_count;
     uint32_t     parts_of_next; /* of these, how many are of the fence being recorded */
     tick         now;           /* the newest tick */
     tick         freed;         /* the newest tick of a free */
     tick         done;          /* every stream that could be touched is done with everything freed up to here */
-    tick         all;           /* every stream that lives as long as the program is, also those that were captured for a time */
+    tick         all;           /* every stream that lives as long as the program is,
+                                   also those that were captured for a time */
     tick         whole;         /* the whole context is */
     tick         released;      /* the newest end of a private group */
     tick         unreplayed;    /* no replay writes any more to what private groups have left that ended up to here */
     uint32_t     replaying;     /* lanes that such memory waits for */
     const struct table *arenas; /* by number; each begins with its horizon */
     tick         begun;         /* what the fence being recorded, or the newest due, covers */
-    tick         wanted;        /* a fence on the marked streams was tried for frees up to here: a lane with `asked` below this got no event of it */
+    tick         wanted;        /* a fence on the marked streams was tried for frees up to here:
+                                   a lane with `asked` below this got no event of it */
     uint64_t     moved;         /* counts how often more was done than before */
     bool         recording;     /* that fence is with the driver, outside the lock */
 };
@@ -112,7 +120,10 @@ static inline bool fences_await_replays(const struct fences *f)
     return f->unreplayed < f->released;
 }
 
-/* Up to where its own stream is done with what the arena freed. Replays may be on any stream: what they may still write to is not done. */
+/*
+ * Up to where its own stream is done with what the arena freed. Replays
+ * may be on any stream: what they may still write to is not done.
+ */
 static inline tick horizon_of(const struct fences *f, const struct horizon *h)
 {
     tick done = h->stream ? h->stream->done : 0;

@@ -1,11 +1,12 @@
 /*
- * lane_ends.c: a stream is about to end. It gets no work any more, so unless captures are announced an event at that moment covers all that it used
- * and all that its blocks will free: it is recorded now, while the stream lives, and asked after with the fences (lane_events.c).
+ * lane_ends.c: a stream is about to end. It gets no work any more, so unless captures are announced an event at that
+ * moment covers all that it used and all that its blocks will free: it is recorded now, while the stream lives, and
+ * asked after with the fences (lane_events.c).
  *
  *     a lane: known ---lane_ends_record---> ended, its event is due ---lane_events_query---> ended and done
  *
- * LOCKING: none held, and not inside. The thread holds the lane (lane_hold), so that the lane stays while the driver records the event; it takes the
- * pool's lock for each look at the books, and never the turn.
+ * LOCKING: none held, and not inside. The thread holds the lane (lane_hold), so that the lane stays while the driver
+ * records the event; it takes the pool's lock for each look at the books, and never the turn.
  */
 #include "pool/clock/room.h"
 
@@ -38,8 +39,9 @@ static void give_end(struct clock *c, const struct lane *lane, CUevent end)
 }
 
 /*
- * The lane, which is held, ends. An error: there is no event, and the lane is as before; CUDA_ERROR_NOT_READY: the stream is captured. The first
- * pool with announced:0 may be opened meanwhile: then an event is wanted after all. LOCKING: none, not inside.
+ * The lane, which is held, ends. An error: there is no event, and the lane is as before; CUDA_ERROR_NOT_READY: the
+ * stream is captured. The first pool with announced:0 may be opened meanwhile: then an event is wanted after all.
+ * LOCKING: none, not inside.
  */
 CUresult lane_ends_record(struct clock *c, uint32_t number, CUstream stream)
 {
@@ -60,7 +62,8 @@ CUresult lane_ends_record(struct clock *c, uint32_t number, CUstream stream)
         if (!ends)
             give_end(c, lane_of(c, number), end);
     } while (again);
-    if (!c->device->driver->cuStreamGetId) /* a thread that is inside may have looked before, and give the driver the handle */
+    /* a thread that is inside may have looked before, and give the driver the handle */
+    if (!c->device->driver->cuStreamGetId)
         device_let_leave(c->device->card); /* those that visit another device are inside here, too */
     return result;
 }

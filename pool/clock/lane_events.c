@@ -1,18 +1,19 @@
 /*
- * lane_events.c: events on streams that end, one stream at a time: a stream that stalls holds back nothing but what waits for it.
+ * lane_events.c: events on streams that end, one stream at a time:
+ * a stream that stalls holds back nothing but what waits for it.
  *
- * A fence has events on streams that live as long as the program (events.c). The handle of any other stream is alive only at times. Then, if
- * something waits for the stream, its lane gets an event, which covers what was freed up to now. Up to two are due: the oldest is left alone, so
- * that it comes, and the newest is recorded anew. The last one, behind which the stream gets nothing more, is recorded when it is retired
- * (lane_ends.c).
- * Streams of other devices have that one alone.
+ * A fence has events on streams that live as long as the program (events.c). The handle of any other stream is alive
+ * only at times. Then, if something waits for the stream, its lane gets an event, which covers what was freed up to
+ * now. Up to two are due: the oldest is left alone, so that it comes, and the newest is recorded anew. The last one,
+ * behind which the stream gets nothing more, is recorded when it is retired (lane_ends.c). Streams of other devices
+ * have that one alone.
  *
  *     owed ---lane_events_record---> due ---lane_events_query---> done: the lane's `progress` has moved
  *
  * Lanes with an event due stand in a queue. A look asks after a few of them, in turn.
  *
- * LOCKING: the pool's lock guards the queue and the events that are due. Any thread may add an event; only one that has the turn takes an event out.
- * A function expects the turn, without the pool's lock, unless it says otherwise.
+ * LOCKING: the pool's lock guards the queue and the events that are due. Any thread may add an event; only one that has
+ * the turn takes an event out. A function expects the turn, without the pool's lock, unless it says otherwise.
  */
 #include "base/check.h"
 #include "pool/clock/room.h"
@@ -62,13 +63,15 @@ static void forget_asked(struct lane *lane)
     lane->asked = lane->due_count ? lane->due[lane->due_count - 1].covers : lane->progress.done;
 }
 
-/* An event behind all that its stream was given is with the driver. LOCKING: the pool's lock; with or without the turn. */
+/*
+ * An event behind all that its stream was given is with the driver. LOCKING: the pool's lock; with or without the turn.
+ */
 void lane_events_end(struct clock *c, uint32_t number, CUevent end)
 {
     add(c, number, end, LANE_DONE);
 }
 
-/* -------------------------------------------------------------------------------------------------------------------------- recording */
+/* -------------------------------------------------------------------------------------------------------- recording */
 
 /* LOCKING: the pool's lock, too. */
 static bool wants_event(struct clock *c, uint32_t number, CUstream stream)
@@ -120,7 +123,7 @@ CUresult lane_events_record(struct clock *c)
     return result;
 }
 
-/* ---------------------------------------------------------------------------------------------------------------------------- asking */
+/* ----------------------------------------------------------------------------------------------------------- asking */
 
 /* The oldest event of the lane is not due any more. LOCKING: the pool's lock. */
 static struct lane_event take_oldest(struct lane *lane)
@@ -141,7 +144,10 @@ static bool look_at_oldest(struct clock *c, const struct lane *lane, struct lane
     return has_one;
 }
 
-/* The driver's answer about the first of its events that is not done. An event that fell into a capture of a moment says nothing. */
+/*
+ * The driver's answer about the first of its events that is not done.
+ * An event that fell into a capture of a moment says nothing.
+ */
 static CUresult query(struct clock *c, uint32_t number)
 {
     struct lane *lane = lane_of(c, number);
@@ -179,8 +185,8 @@ static CUresult ask_end(const struct lane *lane, CUevent end)
 }
 
 /*
- * As query, for a stream of another device, which has that one event. While a capture is open there the driver is not asked. A context that is lost,
- * or was reset with its events, does no work any more.
+ * As query, for a stream of another device, which has that one event. While a capture is open there the driver is not
+ * asked. A context that is lost, or was reset with its events, does no work any more.
  */
 static CUresult query_end(struct clock *c, uint32_t number)
 {
@@ -196,7 +202,9 @@ static CUresult query_end(struct clock *c, uint32_t number)
     return result == CUDA_ERROR_NOT_READY ? result : CUDA_SUCCESS;
 }
 
-/* Asks the driver after the lanes with an event due. Not ready: it may come to one of them. LOCKING: the turn; inside. */
+/*
+ * Asks the driver after the lanes with an event due. Not ready: it may come to one of them. LOCKING: the turn; inside.
+ */
 CUresult lane_events_query(struct clock *c)
 {
     CUresult answer = CUDA_SUCCESS;

@@ -1,21 +1,25 @@
 /*
  * lanes.c: the streams that a pool knows, and which of them may be touched.
  *
- * Each stream that has memory of the pool, or uses some, is a lane. A lane knows how far its stream has got: each event on the stream moves its
- * `progress`, at which its arenas point (fence.h). A block that another stream used waits until that one's lane is done with it (uses.c).
+ * Each stream that has memory of the pool, or uses some, is a lane. A lane knows how far its stream has got: each event
+ * on the stream moves its `progress`, at which its arenas point (fence.h). A block that another stream used waits until
+ * that one's lane is done with it (uses.c).
  *
- * If the program announces its captures, a fence is one event over the whole context, and lanes only list. While a pool with the option
- * announced:0 is open (driver/touch.c), a fence is an event on each stream that lives as long as the program, and on the default stream. All other
- * handles may be dead, and no dead handle is given to the driver. The lane of such a stream gets events of its own (lane_events.c) when the handle
- * is known to be alive: a call names it, the calling thread's own default stream is it, or the driver has no stream ids, because the program
- * has to say there that a stream ends. Until then memory that the stream freed stays with its arena, and blocks that it used wait.
+ * If the program announces its captures, a fence is one event over the whole context, and lanes only list. While a pool
+ * with the option announced:0 is open (driver/touch.c), a fence is an event on each stream that lives as long as the
+ * program, and on the default stream. All other handles may be dead, and no dead handle is given to the driver. The
+ * lane of such a stream gets events of its own (lane_events.c) when the handle is known to be alive: a call names it,
+ * the calling thread's own default stream is it, or the driver has no stream ids, because the program has to say there
+ * that a stream ends. Until then memory that the stream freed stays with its arena, and blocks that it used wait.
  *
- * A captured stream has a lane of its own, found by the handle, because its id cannot be asked for. Once a call names the stream outside of a
- * capture, the id says whether it is the same one: handles of streams that ended are given again, but a stream that came later has a greater id than
- * any had when the lane was made (driver/age.c). If it is the same one, an event on the stream is one for that lane as well.
+ * A captured stream has a lane of its own, found by the handle, because its id cannot be asked for. Once a call names
+ * the stream outside of a capture, the id says whether it is the same one: handles of streams that ended are given
+ * again, but a stream that came later has a greater id than any had when the lane was made (driver/age.c). If it is the
+ * same one, an event on the stream is one for that lane as well.
  *
- * What a private group leaves may be written by replays on any stream. It stays with its arena until a fence without gaps that began after the end
- * of the group is done (`unreplayed`), and the default stream of the thread that ended the group.
+ * What a private group leaves may be written by replays on any stream. It stays with its arena until a fence without
+ * gaps that began after the end of the group is done (`unreplayed`), and the default stream of the thread that ended
+ * the group.
  *
  * What happens when a stream is retired is said in lane_ends.c.
  *
@@ -40,7 +44,7 @@ void lanes_call_ends(struct lanes_call outer)
     call = outer;
 }
 
-/* ------------------------------------------------------------------------------------------------------------------------ finding them */
+/* ----------------------------------------------------------------------------------------------------- finding them */
 
 /* Under which a lane is found: a hash in the shape of an address. `probe` tells apart those that share one. */
 static uint64_t lane_hash(uint64_t key, uint32_t probe)
@@ -58,7 +62,8 @@ static uint32_t find(const struct clock *c, uint64_t key, const struct device *o
         uint32_t number = index_find(&c->lanes.by_key, lane_hash(key, probe));
         if (!number)
             *free = probe;
-        else if (lane_of(c, number)->key == key && lane_of(c, number)->other == other && !lane_is_over(lane_of(c, number)))
+        else if (lane_of(c, number)->key == key && lane_of(c, number)->other == other &&
+                 !lane_is_over(lane_of(c, number)))
             return number;
     }
     return 0;
@@ -90,8 +95,8 @@ void lanes_expect_captured(uint64_t newest_stream, uint64_t of_capture)
 }
 
 /*
- * The lane under which the stream, which answers that id now, was known by its handle when it was captured. 0: there is none, or it is not known that
- * the stream was there already.
+ * The lane under which the stream, which answers that id now, was known by its handle when it was captured. 0: there is
+ * none, or it is not known that the stream was there already.
  */
 uint32_t lane_when_captured(const struct clock *c, uint64_t key, CUstream stream, const struct device *other)
 {
@@ -151,9 +156,12 @@ bool lane_is_of(const struct clock *c, const struct horizon *h, tick freed)
     return h->lane && h->stream == &lane_of(c, h->lane)->progress && (freed <= h->stream->freed || freed <= h->known);
 }
 
-/* ------------------------------------------------------------------------------------------------------------ what private groups leave */
+/* ---------------------------------------------------------------------------------------- what private groups leave */
 
-/* The private group of the arena has ended. Replays may write to what it leaves until a fence without gaps is done that covers `now`. */
+/*
+ * The private group of the arena has ended. Replays may write to what
+ * it leaves until a fence without gaps is done that covers `now`.
+ */
 void lane_release(struct clock *c, struct horizon *h, tick now)
 {
     h->released = c->fences.released = h->stream->freed = now;
@@ -162,8 +170,9 @@ void lane_release(struct clock *c, struct horizon *h, tick now)
 }
 
 /*
- * A thread destroys a private group: it may have replayed graphs on its own default stream. If captures are announced, a fence covers that: the one
- * that is recorded when the first pool without the promise opens, if no other comes before.
+ * A thread destroys a private group: it may have replayed graphs on its own default stream. If captures are announced,
+ * a fence covers that: the one that is recorded when the first pool without the promise opens, if no other comes
+ * before.
  */
 void lanes_note_replays(struct clock *c)
 {
@@ -181,12 +190,12 @@ void lanes_note_replays(struct clock *c)
     lane->replayed = c->fences.now;
 }
 
-/* --------------------------------------------------------------------------------------------------------------------------- their arenas */
+/* ----------------------------------------------------------------------------------------------------- their arenas */
 
 /*
- * The arena comes to the stream, and has freed nothing after `freed`. If the device is done with that, the arena counts as done up to now; otherwise
- * it was this stream's before, and an event on the stream covers that, too. What was said of a stream that has ended holds for what it was given,
- * not for what comes.
+ * The arena comes to the stream, and has freed nothing after `freed`. If the device is done with that, the arena counts
+ * as done up to now; otherwise it was this stream's before, and an event on the stream covers that, too. What was said
+ * of a stream that has ended holds for what it was given, not for what comes.
  */
 void lane_join(struct clock *c, struct horizon *h, uint32_t number, tick freed)
 {
@@ -213,16 +222,22 @@ void lane_leave(struct clock *c, struct horizon *h)
     h->stream = NULL;
 }
 
-/* ---------------------------------------------------------------------------------------------------------------------- which may be touched */
+/* --------------------------------------------------------------------------------------------- which may be touched */
 
-/* Does the call of this thread name its stream? By its id alone, if the lane is what is known of it from captures: see lane_when_captured. */
+/*
+ * Does the call of this thread name its stream? By its id alone, if the
+ * lane is what is known of it from captures: see lane_when_captured.
+ */
 static bool is_named(const struct lane *lane)
 {
     return call.names && (call.key == lane->key ||
                           (call.stream == lane->stream && key_is_id(call.key) && call.key <= lane->newest));
 }
 
-/* May the driver be given its handle? Where captures are announced, only of a stream that cannot have ended. LOCKING: none. */
+/*
+ * May the driver be given its handle? Where captures are announced,
+ * only of a stream that cannot have ended. LOCKING: none.
+ */
 bool lane_may_be_touched(struct clock *c, const struct lane *lane)
 {
     if (lane->ended || key_is_unnamed(lane->key))
@@ -231,11 +246,15 @@ bool lane_may_be_touched(struct clock *c, const struct lane *lane)
            (!touch_captures_are_announced() && (is_named(lane) || key_is_handle(lane->key)));
 }
 
-/* Records the event behind what the stream was given so far, which may be touched. LOCKING: none; inside, or visiting the other device. */
+/*
+ * Records the event behind what the stream was given so far, which may
+ * be touched. LOCKING: none; inside, or visiting the other device.
+ */
 CUresult lane_record(const struct clock *c, const struct lane *lane, CUevent event)
 {
     struct device *d = lane->other ? lane->other : c->device;
-    return touch_captures_are_announced() ? d->driver->cuEventRecord(event, lane->stream) : touch_record(d, lane->stream, event);
+    return touch_captures_are_announced() ? d->driver->cuEventRecord(event, lane->stream)
+           : touch_record(d, lane->stream, event);
 }
 
 /* Has no event on its stream yet covered something that waits for one? */
@@ -252,7 +271,8 @@ bool lane_is_owed(const struct clock *c, uint32_t number)
 /* Is an event owed that a fence had no way to record? A call that names the stream can. */
 bool lane_is_wanted(const struct clock *c, uint32_t lane)
 {
-    return !touch_captures_are_announced() && lane && lane_of(c, lane)->asked < c->fences.wanted && lane_is_owed(c, lane);
+    return !touch_captures_are_announced() && lane && lane_of(c, lane)->asked < c->fences.wanted &&
+           lane_is_owed(c, lane);
 }
 
 static void mark_stream(struct clock *c, CUstream stream, uint32_t lane)
@@ -265,8 +285,9 @@ static void mark_stream(struct clock *c, CUstream stream, uint32_t lane)
 }
 
 /*
- * Lists the streams on which a fence that begins now wants an event: the default stream, and those that live as long as the program, which may have
- * put any of them to use behind the ones that freed. The lanes are held until lanes_unmark: their last arenas may go to other streams meanwhile.
+ * Lists the streams on which a fence that begins now wants an event: the default stream, and those that live as long as
+ * the program, which may have put any of them to use behind the ones that freed. The lanes are held until lanes_unmark:
+ * their last arenas may go to other streams meanwhile.
  * LOCKING: the turn, too.
  */
 void lanes_mark(struct clock *c)
@@ -307,7 +328,8 @@ bool lanes_named(uint64_t *key, CUstream *stream)
 }
 
 /*
- * Can what waits for a fence have a better one now than those that are due? An event on its own stream, or one without gaps. Asks the driver.
+ * Can what waits for a fence have a better one now than those that are due?
+ * An event on its own stream, or one without gaps. Asks the driver.
  * LOCKING: the turn, not the pool's lock; after lanes_mark.
  */
 bool lanes_can_help(struct clock *c)
@@ -326,7 +348,7 @@ bool lanes_can_help(struct clock *c)
     return helps || whole;
 }
 
-/* --------------------------------------------------------------------------------------------------------------------------- how far they are */
+/* ------------------------------------------------------------------------------------------------- how far they are */
 
 /* An event on its stream was recorded, for the fence that covers `covers`. */
 void lane_asked(struct clock *c, uint32_t lane, tick covers)
@@ -378,7 +400,8 @@ bool lanes_are_in_flight(const struct clock *c, tick limit)
         if (lane && lane_of(c, lane)->progress.done < limit && lane_of(c, lane)->born < limit)
             return true;
     }
-    for (uint32_t lane = c->lanes.first_asking; lane; lane = lane_of(c, lane)->next_asking) /* pending_waits_for has those of other devices */
+    /* pending_waits_for has those of other devices */
+    for (uint32_t lane = c->lanes.first_asking; lane; lane = lane_of(c, lane)->next_asking)
         if (!lane_of(c, lane)->other && lane_of(c, lane)->progress.done < limit && lane_of(c, lane)->born < limit)
             return true;
     return fences_bring(f, limit);

@@ -1,13 +1,16 @@
 /*
- * peer_fences.c: a page that kernels of other devices may touch (cenote_pool_grant) leaves its place when those devices are done, too.
+ * peer_fences.c: a page that kernels of other devices may touch (cenote_pool_grant)
+ * leaves its place when those devices are done, too.
  *
- * A fence covers the pool's own device, all of it, because a program may have ordered other streams behind the arena's without telling cenote
- * (rule 1). The same holds for streams of a granted device. So a fence that is done counts once each granted device is done with all that its
- * context was given up to a moment after the last free that the fence covers. There is one event for each granted device: it is recorded
- * when a fence wants it, and not again before a fence wants more than it covers.
+ * A fence covers the pool's own device, all of it, because a program may have ordered other streams behind the arena's
+ * without telling cenote (rule 1). The same holds for streams of a granted device. So a fence that is done counts once
+ * each granted device is done with all that its context was given up to a moment after the last free that the fence
+ * covers. There is one event for each granted device: it is recorded when a fence wants it, and not again before a
+ * fence wants more than it covers.
  *
- * Not uses that the program has told (cenote_use_on_device): those are in peer_uses.c. With announced:0 no call over a context is made, and
- * granted devices are not asked. A program that has waited for a granted device, and says so (synced.c), is believed.
+ * Not uses that the program has told (cenote_use_on_device): those are in peer_uses.c. With announced:0 no call over a
+ * context is made, and granted devices are not asked. A program that has waited for a granted device, and says so
+ * (synced.c), is believed.
  *
  * LOCKING: the turn. Other devices are visited, never entered, by a thread that is inside its own (docs/locks.md).
  */
@@ -85,7 +88,10 @@ static CUresult ask(struct clock *c, struct device *other, struct peer_fence *f,
     return device_is_lost(other, generation, result) ? CUDA_SUCCESS : result;
 }
 
-/* Is each granted device done with what was freed up to `covers`? CUDA_SUCCESS, CUDA_ERROR_NOT_READY, or a driver will not say. LOCKING: inside. */
+/*
+ * Is each granted device done with what was freed up to `covers`? CUDA_SUCCESS,
+ * CUDA_ERROR_NOT_READY, or a driver will not say. LOCKING: inside.
+ */
 CUresult peer_fences_ask(struct clock *c, tick covers)
 {
     CUresult result = CUDA_SUCCESS;
@@ -135,7 +141,10 @@ bool peer_fences_know(const struct clock *c, const struct device *other)
     return device_is(other, c->grants.fence[other->ordinal].generation);
 }
 
-/* Kernels of this context may use the pool from now on; those of one that has ended do not any more, and its event is gone. LOCKING: the turn. */
+/*
+ * Kernels of this context may use the pool from now on; those of one that
+ * has ended do not any more, and its event is gone. LOCKING: the turn.
+ */
 void peer_fences_begin(struct clock *c, struct device *other)
 {
     struct peer_fence *f = &c->grants.fence[other->ordinal];

@@ -1,16 +1,18 @@
 /*
- * peer_uses.c: blocks that streams of other devices use. The fences of a pool say nothing about those, so each such use is asked after in
- * the other device's own context.
+ * peer_uses.c: blocks that streams of other devices use. The fences of a pool say nothing about those, so each such use
+ * is asked after in the other device's own context.
  *
- * At the free an event is recorded there: on the stream itself where it cannot have been destroyed, otherwise, if captures are announced, after all
- * work of that context. If that cannot be had now (a capture is open there, the driver refuses or is too old), it is tried again whenever the block
- * is looked at. If captures are announced, shortages and trims that wait also wait for the other device as a whole, and so no block is lost. With
- * announced:0 a block whose stream may be dead waits until a call names the stream or retires it, or until the program says that it has waited for
- * that device (synced.c). Nothing is handed out too early, and no dead handle is given to the driver. A stream that is retired leaves an event behind
- * all that it was given, with its lane (lane_events.c): that ends all uses of the lane.
+ * At the free an event is recorded there: on the stream itself where it cannot have been destroyed, otherwise, if
+ * captures are announced, after all work of that context. If that cannot be had now (a capture is open there, the
+ * driver refuses or is too old), it is tried again whenever the block is looked at. If captures are announced,
+ * shortages and trims that wait also wait for the other device as a whole, and so no block is lost. With announced:0 a
+ * block whose stream may be dead waits until a call names the stream or retires it, or until the program says that it
+ * has waited for that device (synced.c). Nothing is handed out too early, and no dead handle is given to the driver. A
+ * stream that is retired leaves an event behind all that it was given, with its lane (lane_events.c): that ends all
+ * uses of the lane.
  *
- * LOCKING: other devices are visited, never entered, by a thread that is inside its own (docs/locks.md). A pending use belongs to the
- * thread that is `polling`; another may give it an event, under the pool's lock (peer_uses_name).
+ * LOCKING: other devices are visited, never entered, by a thread that is inside its own (docs/locks.md). A pending use
+ * belongs to the thread that is `polling`; another may give it an event, under the pool's lock (peer_uses_name).
  */
 #include "base/check.h"
 #include "pool/clock/room.h"
@@ -37,8 +39,8 @@ static CUresult record(struct clock *c, const struct lane *lane, CUevent *event)
 }
 
 /*
- * The event of the use, made if it has none; an error: one cannot be had. Another thread may name the stream meanwhile and give the use one
- * (peer_uses_name), which stays. LOCKING: not the pool's lock; inside; visiting.
+ * The event of the use, made if it has none; an error: one cannot be had. Another thread may name the stream meanwhile
+ * and give the use one (peer_uses_name), which stays. LOCKING: not the pool's lock; inside; visiting.
  */
 static CUresult event_of(struct clock *c, const struct lane *lane, struct use *u, CUevent *event)
 {
@@ -82,8 +84,8 @@ static void end_event(struct clock *c, const struct lane *lane, struct use *u)
 }
 
 /*
- * An event that was recorded while a capture began and ended says nothing: the next look records another. A context that is lost does no work any
- * more. LOCKING: inside; visiting.
+ * An event that was recorded while a capture began and ended says nothing: the next look records another. A context
+ * that is lost does no work any more. LOCKING: inside; visiting.
  */
 static bool ask(struct clock *c, struct lane *lane, struct use *u)
 {
@@ -102,8 +104,8 @@ static bool ask(struct clock *c, struct lane *lane, struct use *u)
 }
 
 /*
- * Is the use done, which is the first of its lane? Asks the driver with the lock let go. Its event has ended when the answer is true. LOCKING: the
- * pool's lock; `polling`; inside.
+ * Is the use done, which is the first of its lane? Asks the driver with the lock let go. Its event has ended when the
+ * answer is true. LOCKING: the pool's lock; `polling`; inside.
  */
 bool peer_uses_is_done(struct clock *c, uint32_t use)
 {
@@ -117,7 +119,8 @@ bool peer_uses_is_done(struct clock *c, uint32_t use)
         return true;
     }
     covering = covering ? covering : use_to_cover(c, lane, use);
-    bool waited = u->freed <= c->uses.done_on_peers[other->ordinal] || u->freed <= lane->uses_done || u->freed <= lane->progress.done;
+    bool waited = u->freed <= c->uses.done_on_peers[other->ordinal] || u->freed <= lane->uses_done ||
+                  u->freed <= lane->progress.done;
     bool done = false;
     lock_give(c->lock);
     CUresult visited = device_visit(other, lane->generation);
@@ -166,8 +169,8 @@ void peer_uses_all_done(struct clock *c, int ordinal, tick covers)
 }
 
 /*
- * Waits on the host until other devices are done with the blocks freed so far. False: there was nothing to wait for, or it was not
- * possible. LOCKING: none held, not inside.
+ * Waits on the host until other devices are done with the blocks freed so far. False: there was nothing to wait for, or
+ * it was not possible. LOCKING: none held, not inside.
  */
 bool peer_uses_wait(struct clock *c)
 {
@@ -191,9 +194,12 @@ bool peer_uses_wait(struct clock *c)
     return waited;
 }
 
-/* ------------------------------------------------------------------------------------------------------- streams that are named, or end */
+/* ----------------------------------------------------------------------------------- streams that are named, or end */
 
-/* Records an event behind what the stream was given, or `whole`, its context. LOCKING: inside that device, or visiting it. */
+/*
+ * Records an event behind what the stream was given, or `whole`,
+ * its context. LOCKING: inside that device, or visiting it.
+ */
 static CUresult record_on(struct device *other, CUstream stream, bool whole, CUevent *event)
 {
     const struct driver *t = other->driver;
@@ -225,12 +231,13 @@ static void give_event(struct clock *c, struct device *other, uint32_t lane, uin
 /* Do blocks wait for a call that names this stream? LOCKING: the pool's lock. */
 bool peer_uses_are_owed(const struct clock *c, uint32_t lane)
 {
-    return !touch_captures_are_announced() && lane && lane_of(c, lane)->last && !use_of(c, lane_of(c, lane)->last)->event;
+    return !touch_captures_are_announced() && lane && lane_of(c, lane)->last &&
+           !use_of(c, lane_of(c, lane)->last)->event;
 }
 
 /*
- * A call names the stream: all that waits for it has an event from now on. The caller has held the lane, which this drops, and is a user of the
- * pool, for the block may be freed meanwhile. LOCKING: none; not inside.
+ * A call names the stream: all that waits for it has an event from now on. The caller has held the lane, which this
+ * drops, and is a user of the pool, for the block may be freed meanwhile. LOCKING: none; not inside.
  */
 void peer_uses_name(struct clock *c, uint32_t number, CUstream stream)
 {
@@ -254,8 +261,8 @@ void peer_uses_name(struct clock *c, uint32_t number, CUstream stream)
 }
 
 /*
- * The stream is about to end: *end is an event behind all that it was given. While a capture is being announced there this thread waits, for the
- * stream will not be named again. LOCKING: none; not inside.
+ * The stream is about to end: *end is an event behind all that it was given. While a capture is being announced there
+ * this thread waits, for the stream will not be named again. LOCKING: none; not inside.
  */
 CUresult peer_uses_end(const struct lane *lane, CUstream stream, CUevent *end)
 {
@@ -286,7 +293,8 @@ static bool lacks_end(const struct lane *lane)
 }
 
 /*
- * As events_become_careful, for streams of other devices that have ended. CUDA_ERROR_NOT_READY: a capture is open there, or is being announced.
+ * As events_become_careful, for streams of other devices that have ended.
+ * CUDA_ERROR_NOT_READY: a capture is open there, or is being announced.
  * LOCKING: the turn.
  */
 CUresult peer_uses_become_careful(struct clock *c)
@@ -298,7 +306,8 @@ CUresult peer_uses_become_careful(struct clock *c)
         lock_take(c->lock);
         is_lane = number < c->lanes.table.used;
         const struct lane *lane = is_lane ? lane_of(c, number) : NULL;
-        bool lacks = lane && lane->other && lacks_end(lane) && lane->other->driver->cuCtxRecordEvent && !lane_is_over(lane);
+        bool lacks =
+            lane && lane->other && lacks_end(lane) && lane->other->driver->cuCtxRecordEvent && !lane_is_over(lane);
         if (lacks)
             lane_hold(c, number);
         lock_give(c->lock);

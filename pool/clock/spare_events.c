@@ -7,9 +7,9 @@
 #include "pool/clock/room.h"
 
 /*
- * An event without timing: a spare one, or new. CUDA_ERROR_OUT_OF_MEMORY: there is none to be had, and *event is NULL; any other error is sticky: the
- * context is lost. A thread that did not get into the device's context makes none: it would be of another context, and every later record of it would
- * fail. LOCKING: inside, without the pool's lock.
+ * An event without timing: a spare one, or new. CUDA_ERROR_OUT_OF_MEMORY: there is none to be had, and *event is NULL;
+ * any other error is sticky: the context is lost. A thread that did not get into the device's context makes none: it
+ * would be of another context, and every later record of it would fail. LOCKING: inside, without the pool's lock.
  */
 CUresult event_take(struct clock *c, CUevent *event)
 {
@@ -41,7 +41,10 @@ void event_give(struct clock *c, CUevent event)
     }
 }
 
-/* The driver knows nothing of it, because it was recorded while a capture began and ended: the next look records another. LOCKING: as event_give. */
+/*
+ * The driver knows nothing of it, because it was recorded while a capture
+ * began and ended: the next look records another. LOCKING: as event_give.
+ */
 void event_drop(struct clock *c, CUevent event)
 {
     event_give(c, event);
@@ -58,7 +61,10 @@ void event_close(struct clock *c)
         c->device->driver->cuEventDestroy(e->spare[--e->count]);
 }
 
-/* An event of another device, which is not kept. A refusal is asked for once more: the event would be lost. LOCKING: none of the pool's. */
+/*
+ * An event of another device, which is not kept. A refusal is asked for
+ * once more: the event would be lost. LOCKING: none of the pool's.
+ */
 void event_end_on(struct device *other, CUevent event)
 {
     if (other->driver->cuEventDestroy(event))

@@ -1,5 +1,6 @@
 /*
- * callback.h: functions of the program that a pool calls. See callback.c; ask.c for the shortage function, watch.c for the watch function.
+ * callback.h: functions of the program that a pool calls. See callback.c;
+ * ask.c for the shortage function, watch.c for the watch function.
  *
  *     shortage function: set ---> runs on any number of threads ---> replaced: the calls that began before have ended
  *     watch function:    set ---> runs on one thread at a time, with `watching` ---> NULL
@@ -15,8 +16,8 @@
 #include "pool/life/life.h"
 
 /*
- * A function of the program that runs on this thread, inside a call of cenote. Those of a group or pool are not called for that again before
- * they have returned; the watch function and the clock (`of` NULL) must not call cenote at all.
+ * A function of the program that runs on this thread, inside a call of cenote. Those of a group or pool are not called
+ * for that again before they have returned; the watch function and the clock (`of` NULL) must not call cenote at all.
  */
 struct callback {
     const void *of;
@@ -31,10 +32,14 @@ bool callback_runs(const void *of);                       /* on this thread */
 bool callback_is_inside(void);
 bool callback_runs_for(const cenote_pool *pool);                  /* on this thread: a function that it called */
 
-/* May this thread ask no pool anything? pool_process_usable says why. At exit it may: frees and questions are bookkeeping. */
+/*
+ * May this thread ask no pool anything? pool_process_usable says
+ * why. At exit it may: frees and questions are bookkeeping.
+ */
 static inline bool pool_refuses(void)
 {
-    return driver_is_forked() || (atomic_load_explicit(&pool_strict_callbacks, memory_order_relaxed) && callback_runs(NULL));
+    return driver_is_forked() ||
+           (atomic_load_explicit(&pool_strict_callbacks, memory_order_relaxed) && callback_runs(NULL));
 }
 
 /* The shortage function. LOCKING: the pool's lock; `over` is atomic and slept upon. */

@@ -1,6 +1,6 @@
 /*
- * pool.c: may a call of the API run, on the process and on the pool? What becomes of an error of the driver: the first that says that
- * the context is lost poisons the pool. And what time it is for a pool.
+ * pool.c: may a call of the API run, on the process and on the pool? What becomes of an error of the driver: the first
+ * that says that the context is lost poisons the pool. And what time it is for a pool.
  *
  * LOCKING: as each function says.
  */
@@ -12,10 +12,15 @@
 int pool_process_usable(void)
 {
     if (atomic_load_explicit(&pool_strict_callbacks, memory_order_relaxed) && callback_runs(NULL))
-        return error_set(CENOTE_INVALID, 0, "a watch function or a clock must not call cenote: have it take a note, and call when it has returned");
+        return error_set(
+            CENOTE_INVALID, 0,
+            "a watch function or a clock must not call cenote: have it take a note, and call when it has returned");
     if (driver_is_forked())
-        return error_set(CENOTE_FORKED, 0, "device memory belongs to the parent process; CUDA cannot be used after fork(): start workers with spawn");
-    return driver_is_exiting() ? error_set(CENOTE_EXITING, 0, "the process is exiting; no driver call is made any more") : CENOTE_OK;
+        return error_set(
+            CENOTE_FORKED, 0,
+            "device memory belongs to the parent process; CUDA cannot be used after fork(): start workers with spawn");
+    return driver_is_exiting() ? error_set(CENOTE_EXITING, 0, "the process is exiting; no driver call is made any more")
+           : CENOTE_OK;
 }
 
 static int usable_if(const cenote_pool *pool, bool refused)
@@ -42,7 +47,8 @@ int pool_answers(const cenote_pool *pool)
 }
 
 /*
- * The pool's lock for a call of the API, which has looked at the pool before: it may have ended since, and its tables are gone then (invariant 31).
+ * The pool's lock for a call of the API, which has looked at the pool before:
+ * it may have ended since, and its tables are gone then (invariant 31).
  * LOCKING: none; with CENOTE_OK the pool's lock.
  */
 int pool_take_lock(cenote_pool *pool)
@@ -60,14 +66,18 @@ int pool_driver_error(cenote_pool *pool, CUresult result, const char *call)
     if (!atomic_load(&pool->config.device->opened)) /* the pool has ended meanwhile, and was the last one there */
         return pool_answers(pool);
     if (!device_is_lost(pool->config.device, pool->config.generation, result))
-        return error_set(CENOTE_DRIVER, result, "%s failed on device %d: %s", call, pool->config.device->ordinal, driver_result_name(result));
+        return error_set(CENOTE_DRIVER, result, "%s failed on device %d: %s", call, pool->config.device->ordinal,
+                         driver_result_name(result));
     lock_take(&pool->lock);
     if (!pool->life.lost)
         pool->life.lost = result;
     lock_give(&pool->lock);
-    return error_set(CENOTE_DEVICE_LOST, result, "the context of device %d is lost (%s, seen by %s): %s", pool->config.device->ordinal,
-                     driver_result_name(result), call, driver_result_is_sticky(result) ? "restart the process" :
-                     "the program has reset the device, or ended the context; destroy all pools of the device, and make new ones");
+    return error_set(CENOTE_DEVICE_LOST, result, "the context of device %d is lost (%s, seen by %s): %s",
+                     pool->config.device->ordinal, driver_result_name(result), call,
+                     driver_result_is_sticky(result)
+                         ? "restart the process"
+                         : "the program has reset the device, or ended the context; "
+                           "destroy all pools of the device, and make new ones");
 }
 
 /* By a question that harms no capture. LOCKING: none held, not inside. */
@@ -83,14 +93,15 @@ static bool own_context_is_lost(const cenote_pool *pool)
 }
 
 /*
- * The same for a call about a stream or a context that may be another device's: if that one's context is lost, the pool is not. LOCKING: none held,
- * not inside.
+ * The same for a call about a stream or a context that may be another device's: if
+ * that one's context is lost, the pool is not. LOCKING: none held, not inside.
  */
 int pool_driver_error_of_any(cenote_pool *pool, CUresult result, const char *call)
 {
     if (!driver_result_is_sticky(result) || !atomic_load(&pool->config.device->opened) || own_context_is_lost(pool))
         return pool_driver_error(pool, result, call);
-    return error_set(CENOTE_DRIVER, result, "%s failed: a context is lost (%s), and not that of device %d, whose memory this is about", call,
+    return error_set(CENOTE_DRIVER, result,
+                     "%s failed: a context is lost (%s), and not that of device %d, whose memory this is about", call,
                      driver_result_name(result), pool->config.device->ordinal);
 }
 

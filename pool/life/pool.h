@@ -4,7 +4,8 @@
 
 #include "pool/pool.h"
 
-int pool_process_usable(void);                           /* CENOTE_OK, FORKED, EXITING, or INVALID: a callback that must not call */
+int pool_process_usable(void);                           /* CENOTE_OK, FORKED, EXITING, or INVALID:
+                                                            a callback that must not call */
 int pool_usable(const cenote_pool *pool);                /* CENOTE_OK, or why no call can be served */
 int pool_answers(const cenote_pool *pool);               /* CENOTE_OK, or why no question of the books is answered */
 int pool_take_lock(cenote_pool *pool);                   /* CENOTE_OK, with the pool's lock; or the same, without it */

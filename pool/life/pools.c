@@ -1,5 +1,6 @@
 /*
- * pools.c: the list of pools of the process, and the devices they have open. How one is made and ends is in pool/library.c.
+ * pools.c: the list of pools of the process, and the devices they
+ * have open. How one is made and ends is in pool/library.c.
  *
  * A structure is never unmapped; a new pool takes over that of a closed one, once no thread is at it any more.
  *
@@ -11,15 +12,16 @@
 
 #include <string.h>
 
-#define KEPT_BYTES (offsetof(cenote_pool, groups.table) + sizeof(struct table)) /* of a structure, when a new pool takes it over */
+#define KEPT_BYTES (offsetof(cenote_pool, groups.table) + sizeof(struct table)) /* of a structure, when a new
+                                                                                   pool takes it over */
 
 LOCK_OF_PROCESS struct lock pools_lock = LOCK_INITIALIZER(LOCK_POOLS);
 static cenote_pool *pools;                      /* open and closed ones */
 
 /*
- * The next open pool of the same device, in whichever of its contexts (NULL: of any device) after `after` (NULL: the first), for what concerns the
- * device as a whole: to be asked until it answers NULL. A pool may be destroyed while a thread looks at it, but no other pool gets its structure
- * before that thread has gone on.
+ * The next open pool of the same device, in whichever of its contexts (NULL: of any device) after `after` (NULL: the
+ * first), for what concerns the device as a whole: to be asked until it answers NULL. A pool may be destroyed while a
+ * thread looks at it, but no other pool gets its structure before that thread has gone on.
  */
 cenote_pool *pool_next_on_device(const cenote_pool *pool, cenote_pool *after)
 {
@@ -35,7 +37,10 @@ cenote_pool *pool_next_on_device(const cenote_pool *pool, cenote_pool *after)
     return p;
 }
 
-/* For what ends before the pool of the device does: a context that the pool's caller keeps is not retained. LOCKING: the lock of the pools. */
+/*
+ * For what ends before the pool of the device does: a context that the
+ * pool's caller keeps is not retained. LOCKING: the lock of the pools.
+ */
 static struct device *open_as_it_is(int ordinal, int *error)
 {
     bool exists = ordinal >= 0 && ordinal < DEVICES_MAX;
@@ -61,8 +66,9 @@ static struct device *find_other(const cenote_pool *pool, int ordinal)
 }
 
 /*
- * The device of that number, the pool's own or another: that one stays open as long as the pool, in a context that lives. An error also: the device
- * was reset, and pools of it are there still, which its next context has to wait for. LOCKING: none.
+ * The device of that number, the pool's own or another: that one stays open as long as the pool, in a context that
+ * lives. An error also: the device was reset, and pools of it are there still, which its next context has to wait for.
+ * LOCKING: none.
  */
 int pool_other_device(cenote_pool *pool, int ordinal, struct device **other)
 {
@@ -81,7 +87,8 @@ int pool_other_device(cenote_pool *pool, int ordinal, struct device **other)
     bool lives = *other && device_begin_anew(*other);
     lock_give(&pools_lock);
     if (!error && !lives)
-        error = error_set(CENOTE_DEVICE_LOST, 0, "the program has reset device %d: destroy all pools there first", ordinal);
+        error =
+            error_set(CENOTE_DEVICE_LOST, 0, "the program has reset device %d: destroy all pools there first", ordinal);
     return error;
 }
 

@@ -1,9 +1,10 @@
 /*
- * prove.c: a pool that was made for pages finds out, before it calls the driver for the first time, whether the device has them. What a page can be
- * is driver/probe.c's to try.
+ * prove.c: a pool that was made for pages finds out, before it calls the driver for the first time, whether the device
+ * has them. What a page can be is driver/probe.c's to try.
  *
  *     provider vmm ---> the device has pages, of a kind that works
- *               +-----> it has none, and the program left the choice to us: async or plain, as if the attributes had said so
+ *               +-----> it has none, and the program left the choice to
+ *               us: async or plain, as if the attributes had said so
  *
  * LOCKING: the turn.
  */
@@ -14,15 +15,19 @@ static int do_without_pages(cenote_pool *pool)
 {
     const struct device *d = pool->config.device;
     if (pool->config.options.provider != CENOTE_AUTO)
-        return error_set(CENOTE_NOT_SUPPORTED, 0, "device %d says that it has virtual memory management, and refuses every page; use provider:auto",
-                         d->ordinal);
+        return error_set(
+            CENOTE_NOT_SUPPORTED, 0,
+            "device %d says that it has virtual memory management, and refuses every page; use provider:auto",
+            d->ordinal);
     lock_take(&pool->lock);
     pool->config.provider = d->has_pools ? CENOTE_ASYNC : CENOTE_PLAIN;
     lock_give(&pool->lock);
     return CENOTE_OK;
 }
 
-/* Before the pool calls the driver for the first time: do pages work, and of which kind (rule 13)? LOCKING: the turn. */
+/*
+ * Before the pool calls the driver for the first time: do pages work, and of which kind (rule 13)? LOCKING: the turn.
+ */
 int prove_pages(cenote_pool *pool)
 {
     struct device *d = pool->config.device;

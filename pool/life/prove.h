@@ -7,7 +7,10 @@
 
 #include "pool/pool.h"
 
-static inline bool pool_wants_fabric(const cenote_pool *pool) { return pool->config.options.handles == CENOTE_HANDLES_FABRIC; }
+static inline bool pool_wants_fabric(const cenote_pool *pool)
+{
+    return pool->config.options.handles == CENOTE_HANDLES_FABRIC;
+}
 static inline CUmemAllocationProp pool_page_prop(const cenote_pool *pool)
 {
     return device_page_prop(pool->config.device, pool_wants_fabric(pool));

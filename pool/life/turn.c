@@ -1,12 +1,15 @@
 /*
- * turn.c: the turn. The thread that has it is the only one that changes mappings of its pool, and is inside the device if it calls the driver.
+ * turn.c: the turn. The thread that has it is the only one that changes mappings
+ * of its pool, and is inside the device if it calls the driver.
  *
- * LOCKING: the gate of the device is passed first, then the turn is taken. The pool's lock is not held here. Calls that need no driver take the turn
- * without the gate (turn_take): cenote_group_destroy, cenote_pool_check, cenote_pool_watch, and the first look of peer_access_open_contexts.
+ * LOCKING: the gate of the device is passed first, then the turn is taken. The pool's lock is not held here. Calls that
+ * need no driver take the turn without the gate (turn_take): cenote_group_destroy, cenote_pool_check,
+ * cenote_pool_watch, and the first look of peer_access_open_contexts.
  *
- * A thread that lets go of the turn for a while, to wait or for a function of the program, is `away`, and the pool does not end before it is back
- * (cenote_pool_destroy waits). So a thread has either the turn of an open pool, or is told that the pool has ended: turn_begin, turn_take, turn_try
- * and turn_go_over say so, and after the others the pool is open still (invariant 31).
+ * A thread that lets go of the turn for a while, to wait or for a function of the program, is `away`, and the pool does
+ * not end before it is back (cenote_pool_destroy waits). So a thread has either the turn of an open pool, or is told
+ * that the pool has ended: turn_begin, turn_take, turn_try and turn_go_over say so, and after the others the pool is
+ * open still (invariant 31).
  */
 #include "pool/life/turn.h"
 
@@ -14,7 +17,10 @@
 #include "pool/life/pool.h"
 #include "pool/life/prove.h"
 
-/* The turn without the gate, given back with lock_give. An error: the pool has ended, maybe while this thread waited. LOCKING: no lock above it. */
+/*
+ * The turn without the gate, given back with lock_give. An error: the pool
+ * has ended, maybe while this thread waited. LOCKING: no lock above it.
+ */
 int turn_take(cenote_pool *pool)
 {
     lock_take(&pool->turn);
@@ -36,8 +42,8 @@ bool turn_try(cenote_pool *pool)
 }
 
 /*
- * Takes the turn, inside the device. The thread ends it around functions of the program that may call cenote, and pauses with it in waits and
- * while it looks at other pools.
+ * Takes the turn, inside the device. The thread ends it around functions of the program that may call cenote, and
+ * pauses with it in waits and while it looks at other pools.
  */
 int turn_begin(cenote_pool *pool)
 {
@@ -49,8 +55,8 @@ int turn_begin(cenote_pool *pool)
     turn_end(pool);
     if (error || device_context(pool->config.device))
         return error ? error : pool_driver_error(pool, result, "entering the context");
-    return error_set(CENOTE_DRIVER, result, "the context of device %d could not be made: %s", pool->config.device->ordinal,
-                     driver_result_name(result));
+    return error_set(CENOTE_DRIVER, result, "the context of device %d could not be made: %s",
+                     pool->config.device->ordinal, driver_result_name(result));
 }
 
 void turn_end(cenote_pool *pool)
@@ -66,7 +72,10 @@ void turn_leave(cenote_pool *pool)
     turn_end(pool);
 }
 
-/* The thread is back. Invariant 31: the pool has not ended meanwhile, unless this thread ends it and a source had a segment back. */
+/*
+ * The thread is back. Invariant 31: the pool has not ended meanwhile,
+ * unless this thread ends it and a source had a segment back.
+ */
 static void take_again(cenote_pool *pool)
 {
     lock_take(&pool->turn);
@@ -85,10 +94,11 @@ CUresult turn_let_go(cenote_pool *pool, CUresult (*wait)(struct device *device, 
 }
 
 /*
- * Takes the turn again after turn_leave. The thread has to finish what it began, so that a refusal is asked for once more.
- * After an error the thread has the turn and is inside, but any context may be current. `device_entered` returns the error until the thread leaves.
- * So a caller may drop it: no event is made then (event_take), and a climb ends (climb). All other calls name what they mean, a page, an address or
- * a context; what the driver refuses stays as it is.
+ * Takes the turn again after turn_leave. The thread has to finish what it began, so that a refusal is asked for once
+ * more. After an error the thread has the turn and is inside, but any context may be current. `device_entered` returns
+ * the error until the thread leaves. So a caller may drop it: no event is made then (event_take), and a climb ends
+ * (climb). All other calls name what they mean, a page, an address or a context; what the driver refuses stays as it
+ * is.
  */
 CUresult turn_resume(cenote_pool *pool)
 {
@@ -117,16 +127,18 @@ void turn_go_on(cenote_pool *pool)
 }
 
 /*
- * The turn of another pool of the device, by a thread that paused with its own. That pool may be in another context, which is current then. While the
- * thread is there, or away from there, the pool does not end. False: the thread pauses still. That pool has ended, maybe while this thread waited, or
- * has done nothing yet, its context is lost, or the driver refuses to make it current.
+ * The turn of another pool of the device, by a thread that paused with its own. That pool may be in another context,
+ * which is current then. While the thread is there, or away from there, the pool does not end. False: the thread pauses
+ * still. That pool has ended, maybe while this thread waited, or has done nothing yet, its context is lost, or the
+ * driver refuses to make it current.
  */
 bool turn_go_over(const cenote_pool *pool, cenote_pool *other)
 {
     bool is_elsewhere = pool->config.device != other->config.device;
     device_wait_end(other->config.device);
     lock_take(&other->turn);
-    if (other->life.open && (!is_elsewhere || (!other->life.lost && !device_go_over(other->config.device, other->config.generation))))
+    if (other->life.open &&
+        (!is_elsewhere || (!other->life.lost && !device_go_over(other->config.device, other->config.generation))))
         return true;
     lock_give(&other->turn);
     device_wait_begin(other->config.device);

@@ -1,16 +1,18 @@
 /*
- * watch.c: tells the program where memory comes and goes, so that it can remember what lies under an address (cenote_pool_watch).
+ * watch.c: tells the program where memory comes and goes, so that
+ * it can remember what lies under an address (cenote_pool_watch).
  *
- * This is not where anything is decided: each notice is a line beside the driver's call that it is about. After MAPPED and before
- * UNMAPPING an address keeps its physical memory, also while blocks come and go on it: a harvested page keeps its old mapping.
+ * This is not where anything is decided: each notice is a line beside the driver's call that it is about. After MAPPED
+ * and before UNMAPPING an address keeps its physical memory, also while blocks come and go on it: a harvested page
+ * keeps its old mapping.
  *
  *     fill            UNMAPPING of what is replaced, unmap, map, MAPPED, publish          attempt.c
  *     page leaves     UNMAPPING, unmap; MAPPED again if the driver refused                trim.c
  *     segment         taken, MAPPED, publish; UNMAPPING, given back                       grow.c; provider.c
  *     pending block   FREED, then it joins its arena                                      pending.c
  *
- * LOCKING: `watching` guards function and argument and is held while the function runs, so that notices come one at a time and none comes
- * after the function was taken away. Notices of mappings come with the turn. Never the pool's lock.
+ * LOCKING: `watching` guards function and argument and is held while the function runs, so that notices come one at a
+ * time and none comes after the function was taken away. Notices of mappings come with the turn. Never the pool's lock.
  */
 #include "pool/life/watch.h"
 
@@ -33,7 +35,7 @@ void watch_tell(cenote_pool *pool, enum cenote_change change, uint64_t at, uint6
     lock_give(&pool->watching);
 }
 
-/* --------------------------------------------------------------------------------------------------------------------------- a fill */
+/* ----------------------------------------------------------------------------------------------------------- a fill */
 
 /* With aliases:off pages leave the slots they lie at: each has a notice of its own. */
 static void tell_homes(cenote_pool *pool, enum cenote_change change, bool failed)
@@ -61,7 +63,8 @@ static void tell_runs(cenote_pool *pool, enum cenote_change change, bool (*conce
         uint32_t end = f->entries[i].slot + region_span(f->region, f->entries[i].slot);
         for (; next < f->count && f->entries[next].slot == end && concerns(&f->entries[next]); next++)
             end += region_span(f->region, end);
-        watch_tell(pool, change, region_slot_at(f->region, f->entries[i].slot), (uint64_t)(end - f->entries[i].slot) << f->region->shift);
+        watch_tell(pool, change, region_slot_at(f->region, f->entries[i].slot),
+                   (uint64_t)(end - f->entries[i].slot) << f->region->shift);
     }
 }
 
@@ -80,7 +83,7 @@ void watch_fill_ends(cenote_pool *pool, CUresult result)
         tell_homes(pool, CENOTE_MAPPED, true);
 }
 
-/* ---------------------------------------------------------------------------------------------------------------------------- the API */
+/* ---------------------------------------------------------------------------------------------------------- the API */
 
 /* The turn: no mapping is half told. */
 int cenote_pool_watch(cenote_pool *pool, cenote_watch_fn function, void *arg)

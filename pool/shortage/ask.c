@@ -1,11 +1,13 @@
 /*
  * ask.c: the program's shortage function: called by threads that run short, and gone once it was taken away.
  *
- * This is not where it is decided when to ask (shortage.c is). The function runs with no lock held and may call cenote, so several threads may be in
- * it at one time, and each call is noted in a list, on the stack of its thread. A thread that replaces the function waits for the calls that began
- * before, and for no later ones. A thread that is inside a function of the program itself does not wait: it may be the one waited for.
+ * This is not where it is decided when to ask (shortage.c is). The function runs with no lock held and may call cenote,
+ * so several threads may be in it at one time, and each call is noted in a list, on the stack of its thread. A thread
+ * that replaces the function waits for the calls that began before, and for no later ones. A thread that is inside a
+ * function of the program itself does not wait: it may be the one waited for.
  *
- *     cenote_pool_on_shortage(f)     ask_to_free: f runs, in the list        cenote_pool_on_shortage(NULL): waits until f is in it no more
+ *     cenote_pool_on_shortage(f)     ask_to_free: f runs, in the list        cenote_pool_on_shortage(NULL):
+ *                                    waits until f is in it no more
  *
  * LOCKING: the pool's lock guards function and list. Called with no lock held.
  */

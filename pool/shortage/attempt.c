@@ -1,15 +1,17 @@
 /*
- * attempt.c: one attempt at a request that the arena could not serve from pages in place. Finds a place, plans which pages go there, gives the
- * lock back while the driver maps them, and publishes the result.
+ * attempt.c: one attempt at a request that the arena could not serve from pages in place. Finds a place, plans which
+ * pages go there, gives the lock back while the driver maps them, and publishes the result.
  *
- * It does not climb: shortage.c does, between two attempts. It does not wait for memory, only for addresses, if none are left for a region.
+ * It does not climb: shortage.c does, between two attempts. It does not
+ * wait for memory, only for addresses, if none are left for a region.
  *
  *     place with pages      ---> served
  *     place without pages   ---> planned ---> created, mapped ---> published ---> served, or short: the climb goes on
  *       of very many slots  ---> taken ---> planned in portions ---> the same; or undone
  *     no place              ---> a region or segment is added ---> the climb tries again
  *
- * An attempt that fails undoes its plan. The pages that it created are spares for the next attempt, and go back if the climb ends out of memory.
+ * An attempt that fails undoes its plan. The pages that it created are spares
+ * for the next attempt, and go back if the climb ends out of memory.
  *
  * LOCKING: the turn; the pool's lock only around looks and plans.
  */
@@ -28,7 +30,8 @@
 #include "stats/account/count.h"
 #include "stats/account/record.h"
 
-#define SLOTS_AT_ONCE   4096u      /* chosen, as the next: a place with more slots is planned in portions, which takes longer in all */
+#define SLOTS_AT_ONCE   4096u      /* chosen, as the next: a place with more slots is planned
+                                      in portions, which takes longer in all */
 #define PAGES_AT_ONCE   1000u      /* of those, and where pages come: some 50 us */
 #define SLIDES_MAX      (1u << 20) /* most places taken without a poll in between */
 
@@ -44,7 +47,8 @@ static int no_books(void)
 }
 
 /*
- * How much memory the driver has left: what it says, and by how much that was wrong when it was last tried in this climb. LOCKING: the turn.
+ * How much memory the driver has left: what it says, and by how much that
+ * was wrong when it was last tried in this climb. LOCKING: the turn.
  */
 uint64_t attempt_ask_outside(struct climb *c)
 {
@@ -54,7 +58,10 @@ uint64_t attempt_ask_outside(struct climb *c)
     return c->outside = !says ? UINT64_MAX : has > 0 ? (uint64_t)has : 0;
 }
 
-/* Bytes of new pages that come instead of moves: none under shortage, and none beyond `most`, which can be had. LOCKING: the pool's lock. */
+/*
+ * Bytes of new pages that come instead of moves: none under shortage,
+ * and none beyond `most`, which can be had. LOCKING: the pool's lock.
+ */
 static uint64_t growth(const struct climb *c, uint64_t most)
 {
     uint64_t bytes = c->rung > RUNG_BUDGET ? 0 : budget_growth(c->pool, c->request->bytes, c->now);
@@ -62,7 +69,8 @@ static uint64_t growth(const struct climb *c, uint64_t most)
 }
 
 /*
- * The stream of the arena can be made to wait, on the device, for all that was freed up to here. 0: for nothing (order.c), or
+ * The stream of the arena can be made to wait, on the device, for
+ * all that was freed up to here. 0: for nothing (order.c), or
  *
  *     * the arena is of a private group: its graphs may be replayed on any stream (rule 4);
  *     * with order:0, because the program uses blocks on streams that are not ordered behind their own;
@@ -105,7 +113,8 @@ static CUresult run_fill(struct climb *c)
         if (!result && pool->remap.fill.behind)
             c->no_order = result = order_fill(c);
         if (!result)
-            c->no_mapping = result = fill_map(&pool->remap.fill, pool->config.device, pool->access.list, pool->access.count);
+            c->no_mapping = result =
+                fill_map(&pool->remap.fill, pool->config.device, pool->access.list, pool->access.count);
         watch_fill_ends(pool, result);
     }
     uint64_t after = pool_now(pool);
@@ -115,7 +124,10 @@ static CUresult run_fill(struct climb *c)
     return result;
 }
 
-/* The driver had the pages and would not map them: it has too many mappings (rule 13). LOCKING: the pool's lock, but not between. */
+/*
+ * The driver had the pages and would not map them: it has too many
+ * mappings (rule 13). LOCKING: the pool's lock, but not between.
+ */
 static bool has_dropped_aliases(struct climb *c)
 {
     if (c->no_mapping != CUDA_ERROR_OUT_OF_MEMORY)
@@ -127,14 +139,16 @@ static bool has_dropped_aliases(struct climb *c)
 }
 
 /*
- * Pages are of two sizes, and a page cannot be cut. So free pages of other sizes than the fill creates go back to the driver, as many bytes as
- * it creates; otherwise the pool would hold both. This takes driver time as moving does, and is booked so. Bytes that went. LOCKING: the turn.
+ * Pages are of two sizes, and a page cannot be cut. So free pages of other sizes than the fill creates go back to the
+ * driver, as many bytes as it creates; otherwise the pool would hold both. This takes driver time as moving does, and
+ * is booked so. Bytes that went. LOCKING: the turn.
  */
 static uint64_t exchange(cenote_pool *pool, uint64_t bytes)
 {
     const struct fill *f = &pool->remap.fill;
     uint32_t shift = pool->store.pages.shifts[f->top];
-    uint64_t before = pool_now(pool), gone = trim_other_size(pool, shift, bytes), after = gone ? pool_now(pool) : before;
+    uint64_t before = pool_now(pool), gone = trim_other_size(pool, shift, bytes),
+             after = gone ? pool_now(pool) : before;
     lock_take(&pool->lock);
     budget_book_move(pool, after - before);
     lock_give(&pool->lock);
@@ -142,8 +156,9 @@ static uint64_t exchange(cenote_pool *pool, uint64_t bytes)
 }
 
 /*
- * For what the fill is about to create, less what the pool grows by rather than move pages. In units of a large page: one that went for a small page
- * would be missed soon, and a program with a few small blocks would never come to rest. So the pool owes less than a large page. LOCKING: the turn.
+ * For what the fill is about to create, less what the pool grows by rather than move pages. In units of a large page:
+ * one that went for a small page would be missed soon, and a program with a few small blocks would never come to rest.
+ * So the pool owes less than a large page. LOCKING: the turn.
  */
 static void exchange_for_fill(struct climb *c)
 {
@@ -173,8 +188,9 @@ static bool has_exchanged(struct climb *c, uint64_t bytes)
 }
 
 /*
- * The driver refused pages that it said it has. From now on in this climb as much less counts as it still says, so that free pages of other sizes go.
- * True: that is news, and the next attempt differs. LOCKING: the pool's lock on entry and on return; not between.
+ * The driver refused pages that it said it has. From now on in this climb as much less counts as it still says, so that
+ * free pages of other sizes go. True: that is news, and the next attempt differs. LOCKING: the pool's lock on entry and
+ * on return; not between.
  */
 static bool has_overstated(struct climb *c)
 {
@@ -187,7 +203,8 @@ static bool has_overstated(struct climb *c)
     c->misjudged = says == UINT64_MAX ? 0 : -(int64_t)says;
     c->overstates |= c->misjudged != 0;
     lock_take(&c->pool->lock);
-    return !was_known && c->overstates; /* news once: a driver that gives all in one piece, and no page, would be asked for both for ever */
+    /* news once: a driver that gives all in one piece, and no page, would be asked for both for ever */
+    return !was_known && c->overstates;
 }
 
 /* Takes the place. LOCKING: the pool's lock. */
@@ -214,7 +231,8 @@ static enum attempt fill_place(struct climb *c, const struct place *place)
     pool->account.stats.pages_created += pool->remap.fill.creates;
     count_reserved(pool);
     if (result == CUDA_ERROR_OUT_OF_MEMORY || pool->remap.fill.creates)
-        atomic_store(&pool->config.device->card->is_short, result == CUDA_ERROR_OUT_OF_MEMORY && !c->no_mapping && !has_no_order);
+        atomic_store(&pool->config.device->card->is_short,
+                     result == CUDA_ERROR_OUT_OF_MEMORY && !c->no_mapping && !has_no_order);
     if (result) {
         arena_abandon(c->arena, block);
         if (has_dropped_aliases(c))
@@ -228,7 +246,8 @@ static enum attempt fill_place(struct climb *c, const struct place *place)
     }
     pool->account.stats.pages_harvested += pool->remap.fill.harvests;
     pool->account.stats.pages_unmapped += pool->remap.fill.unmaps + pool->remap.fill.leaves;
-    if (!place_reserve_books(pool, c->request->mark)) { /* other threads had the lock meanwhile, and may have taken what was reserved before */
+    /* other threads had the lock meanwhile, and may have taken what was reserved before */
+    if (!place_reserve_books(pool, c->request->mark)) {
         arena_abandon(c->arena, block);
         return fail(c, no_books());
     }
@@ -246,7 +265,10 @@ static uint32_t grade_of(const struct climb *c)
     return is_small ? GRADE_SMALL : units_grade(c->pool, budget_need(c->pool, q->bytes));
 }
 
-/* log2 of the size of the smallest pages that may come: of those that would be made, or that the pool has. LOCKING: not the pool's lock. */
+/*
+ * log2 of the size of the smallest pages that may come: of those that
+ * would be made, or that the pool has. LOCKING: not the pool's lock.
+ */
 static uint32_t least_shift(const struct climb *c)
 {
     const struct pages *s = &c->pool->store.pages;
@@ -259,8 +281,8 @@ static uint32_t least_shift(const struct climb *c)
 }
 
 /*
- * The driver says that it has less left than is missing. Some systems have more than they say: the driver is asked for all of it at once, so that a
- * refusal costs one call and not one for each page. LOCKING: the turn.
+ * The driver says that it has less left than is missing. Some systems have more than they say: the driver is asked for
+ * all of it at once, so that a refusal costs one call and not one for each page. LOCKING: the turn.
  */
 bool attempt_has_more(struct climb *c, uint64_t bytes)
 {
@@ -274,7 +296,8 @@ bool attempt_has_more(struct climb *c, uint64_t bytes)
         t->cuMemRelease(handle); /* it would be lost: a refusal is asked for once more */
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
         return false;
-    c->misjudged += (int64_t)(bytes > c->outside ? bytes - c->outside : 0); /* so much is left, if no other thread or process takes it */
+    /* so much is left, if no other thread or process takes it */
+    c->misjudged += (int64_t)(bytes > c->outside ? bytes - c->outside : 0);
     return true;
 }
 
@@ -288,8 +311,8 @@ static enum attempt probe(struct climb *c, uint64_t bytes)
 }
 
 /*
- * Bytes that may be created before the stream is made to wait for memory in flight: with order:2 no more than the pool needs, in whole pages, else
- * `most`, which is all that can be had. LOCKING: the pool's lock.
+ * Bytes that may be created before the stream is made to wait for memory in flight: with order:2 no more than the pool
+ * needs, in whole pages, else `most`, which is all that can be had. LOCKING: the pool's lock.
  */
 static uint64_t most_before_order(const struct climb *c, uint64_t news, uint64_t most)
 {
@@ -301,8 +324,9 @@ static uint64_t most_before_order(const struct climb *c, uint64_t news, uint64_t
 }
 
 /*
- * May the stream be made to wait, for `bytes` that are missing and cannot be created? Pending blocks and other pools may bring enough earlier than a
- * fence, which is behind everything that the context was given. Then the host waits instead, for whatever comes first. LOCKING: the pool's lock.
+ * May the stream be made to wait, for `bytes` that are missing and cannot be created? Pending blocks and other pools
+ * may bring enough earlier than a fence, which is behind everything that the context was given. Then the host waits
+ * instead, for whatever comes first. LOCKING: the pool's lock.
  */
 static bool may_order(const struct climb *c, uint64_t bytes)
 {
@@ -334,10 +358,11 @@ static void undo(struct climb *c)
 }
 
 /*
- * As plan_at, in portions: the place is taken first, so that the lock may be let go of. Which pages move is sorted without it. LOCKING: the pool's
- * lock, but not between portions.
+ * As plan_at, in portions: the place is taken first, so that the lock may be let go of. Which pages move is sorted
+ * without it. LOCKING: the pool's lock, but not between portions.
  */
-static enum plan plan_in_portions(struct climb *c, const struct requester *who, const struct place *place, uint64_t news, uint64_t most)
+static enum plan plan_in_portions(struct climb *c, const struct requester *who, const struct place *place,
+                                  uint64_t news, uint64_t most)
 {
     cenote_pool *pool = c->pool;
     struct fill *f = &pool->remap.fill;
@@ -365,17 +390,19 @@ static enum plan plan_in_portions(struct climb *c, const struct requester *who, 
 }
 
 /* LOCKING: the pool's lock, but not between portions. */
-static enum plan plan_at(struct climb *c, const struct requester *who, const struct place *place, uint64_t news, uint64_t most)
+static enum plan plan_at(struct climb *c, const struct requester *who, const struct place *place, uint64_t news,
+                         uint64_t most)
 {
     struct pages *s = &c->pool->store.pages;
     if (place->under.to - place->under.from > lock_portion(SLOTS_AT_ONCE))
         return plan_in_portions(c, who, place, news, most);
-    return fill_plan(&c->pool->remap.fill, s, who, region_of(s, place->region), place->under.from, place->under.to, news, most);
+    return fill_plan(&c->pool->remap.fill, s, who, region_of(s, place->region), place->under.from, place->under.to,
+                     news, most);
 }
 
 /*
- * Which pages go to the place. `most`: bytes that can be created. If these and free pages are not enough, and the plan is not the
- * last one, the stream may be made to wait for pages in flight: then a place is looked for anew, with them.
+ * Which pages go to the place. `most`: bytes that can be created. If these and free pages are not enough, and the plan
+ * is not the last one, the stream may be made to wait for pages in flight: then a place is looked for anew, with them.
  * LOCKING: the pool's lock, but not between portions.
  */
 static enum plan plan(struct climb *c, const struct requester *who, struct place *place, uint64_t most, bool is_last)
@@ -405,7 +432,8 @@ static enum attempt fill_with_pages(struct climb *c, const struct requester *who
         return ATTEMPT_AGAIN;
     case PLAN_ORDER:
         return ATTEMPT_ORDER;
-    case PLAN_OVER_LIMIT: /* pages of other sizes go back to the driver, and at last it is asked for more than it says it has */
+    /* pages of other sizes go back to the driver, and at last it is asked for more than it says it has */
+    case PLAN_OVER_LIMIT:
         lacks = pool->remap.fill.create_bytes;
         return has_exchanged(c, lacks) ? ATTEMPT_AGAIN : allowance < lacks ? ATTEMPT_SHORT : probe(c, lacks);
     default:
@@ -415,12 +443,14 @@ static enum attempt fill_with_pages(struct climb *c, const struct requester *who
 }
 
 /*
- * The thread polled the device, and then found a place. If the place has slid all the same, polling did not help: poll less often, and double the
- * gap each time, because a program that repeats itself would poll in vain at each step.
+ * The thread polled the device, and then found a place. If the place has slid all the same, polling did not help: poll
+ * less often, and double the gap each time, because a program that repeats itself would poll in vain at each step.
  */
 static void note_poll(struct arena *a, const struct place *place)
 {
-    a->slides_allowed = !place->slid ? 0 : a->slides_allowed < SLIDES_MAX ? 2 * a->slides_allowed + 1 : a->slides_allowed;
+    a->slides_allowed = !place->slid ? 0
+                        : a->slides_allowed < SLIDES_MAX ? 2 * a->slides_allowed + 1
+                        : a->slides_allowed;
     a->slides_left = a->slides_allowed;
 }
 
@@ -431,7 +461,8 @@ static enum attempt grow(struct climb *c)
     lock_give(&pool->lock);
     int error = grow_arena(pool, c->arena, c->request, &c->driver);
     bool exhausted = error == CENOTE_OUT_OF_ADDRESSES && c->driver == CUDA_ERROR_OUT_OF_MEMORY;
-    bool waits = exhausted && c->rounds++ < ROUNDS_MAX, again = waits && wait_for_progress(pool, UINT64_MAX, &c->driver);
+    bool waits = exhausted && c->rounds++ < ROUNDS_MAX,
+         again = waits && wait_for_progress(pool, UINT64_MAX, &c->driver);
     if (waits && c->driver)
         error = pool_driver_error(pool, c->driver, "waiting for addresses");
     lock_take(&pool->lock);
@@ -444,8 +475,10 @@ static enum attempt grow(struct climb *c)
 
 static int refuse_in_flight(const struct request *q)
 {
-    return error_set(CENOTE_BUSY | ERROR_ANSWER, 0, "the device is not done with what lay at %#llx: ask again after cenote_pool_trim(pool, "
-                     "UINT64_MAX, CENOTE_TRIM_WAIT), or, from CUDA 12.5 on, when its streams are done", (unsigned long long)q->at);
+    return error_set(CENOTE_BUSY | ERROR_ANSWER, 0,
+                     "the device is not done with what lay at %#llx: ask again after cenote_pool_trim(pool, "
+                     "UINT64_MAX, CENOTE_TRIM_WAIT), or, from CUDA 12.5 on, when its streams are done",
+                     (unsigned long long)q->at);
 }
 
 /* A place, with pages in flight that stay where they are if there is one. LOCKING: the pool's lock. */
@@ -455,14 +488,16 @@ static enum fit find(struct climb *c, struct requester *who, struct place *place
     enum fit fit = place_try(c->pool, c->arena, who, c->request, true, place, &c->at);
     if (!orderable || fit == FIT_NOW || fit == FIT_WITH_PAGES)
         return fit;
-    who->orderable = 0; /* it begins at pages that stay, of which another slot is in flight: there is one without them */
+    /* it begins at pages that stay, of which another slot is in flight: there is one without them */
+    who->orderable = 0;
     fit = place_try(c->pool, c->arena, who, c->request, true, place, &c->at);
     who->orderable = orderable;
     return fit;
 }
 
 /*
- * Finds a place, and fills it. `orderable`: the stream can be made to wait for memory in flight that was freed up to there; 0: it is not.
+ * Finds a place, and fills it. `orderable`: the stream can be made to
+ * wait for memory in flight that was freed up to there; 0: it is not.
  * LOCKING: the pool's lock on entry and on return.
  */
 static enum attempt place_and_fill(struct climb *c, tick orderable, bool is_last)
@@ -486,11 +521,15 @@ static enum attempt place_and_fill(struct climb *c, tick orderable, bool is_last
     if (fit == FIT_WITH_PAGES)
         return fill_with_pages(c, &who, &place, is_last);
     if (c->request->at)
-        return fail(c, fit == FIT_IN_FLIGHT && place_comes_free(pool, c->request) ? refuse_in_flight(c->request) : place_refuse(c->request));
+        return fail(c, fit == FIT_IN_FLIGHT && place_comes_free(pool, c->request) ? refuse_in_flight(c->request)
+                                                                                  : place_refuse(c->request));
     return grow(c);
 }
 
-/* If pages cannot move: free segments, all too small for the request, go back before another is taken, within the budget of moves. */
+/*
+ * If pages cannot move: free segments, all too small for the request,
+ * go back before another is taken, within the budget of moves.
+ */
 void attempt_replace_segments(struct climb *c)
 {
     cenote_pool *pool = c->pool;
@@ -511,23 +550,26 @@ void attempt_replace_segments(struct climb *c)
 }
 
 /*
- * Finds a place and fills it. If the device may have too little memory left, the driver is asked first, so that no pages are created in vain one
- * by one. A climb asks at each further attempt, whatever the pool holds by then: pages go back meanwhile, and the last refusal ends the climb, so it
- * has to come from a plan that knew what is left.
+ * Finds a place and fills it. If the device may have too little memory left, the driver is asked first, so that no
+ * pages are created in vain one by one. A climb asks at each further attempt, whatever the pool holds by then: pages go
+ * back meanwhile, and the last refusal ends the climb, so it has to come from a plan that knew what is left.
  */
 enum attempt attempt_serve(struct climb *c)
 {
     cenote_pool *pool = c->pool;
-    uint64_t held = pool->store.pages.reserved, more = pool->config.device->capacity > held ? pool->config.device->capacity - held : 0;
-    bool may_lack = c->rung > RUNG_BUDGET || atomic_load(&pool->config.device->card->is_short) || c->request->size > more / 2;
+    uint64_t held = pool->store.pages.reserved,
+             more = pool->config.device->capacity > held ? pool->config.device->capacity - held : 0;
+    bool may_lack =
+        c->rung > RUNG_BUDGET || atomic_load(&pool->config.device->card->is_short) || c->request->size > more / 2;
     c->outside = UINT64_MAX;
     if (may_lack && provider_moves_pages(pool, c->arena))
         attempt_ask_outside(c);
     if (provider_moves_pages(pool, c->arena)) {
-        uint64_t units = (c->request->size >> pool->store.pages.shifts[GRADE_LARGE]) + 2, slots = units << (pool->store.pages.shifts[GRADE_LARGE] -
-                         pool->store.pages.shifts[GRADE_SMALL]);
+        uint64_t units = (c->request->size >> pool->store.pages.shifts[GRADE_LARGE]) + 2,
+                 slots = units << (pool->store.pages.shifts[GRADE_LARGE] - pool->store.pages.shifts[GRADE_SMALL]);
         aliases_make_room(pool, (c->request->size >> least_shift(c)) + 2); /* at both edges it may touch one more */
-        fill_make_room(&pool->remap.fill, slots < UINT32_MAX / 2 ? (uint32_t)slots : 0); /* not under the pool's lock; if that fails, the plan does */
+        /* not under the pool's lock; if that fails, the plan does */
+        fill_make_room(&pool->remap.fill, slots < UINT32_MAX / 2 ? (uint32_t)slots : 0);
     }
     c->now = pool_now(pool);
     lock_take(&pool->lock);

@@ -1,5 +1,6 @@
 /*
- * attempt.h: one allocation on its way up the shortage ladder, as attempt.c and shortage.c see it. On the stack of its thread.
+ * attempt.h: one allocation on its way up the shortage ladder, as
+ * attempt.c and shortage.c see it. On the stack of its thread.
  *
  * OWNERS: shortage.c climbs; attempt.c serves, and asks the driver how much is free. LOCKING: none, one thread has it.
  */
@@ -8,7 +9,8 @@
 
 #include "pool/shortage/siblings.h"
 
-#define ROUNDS_MAX      256        /* for one allocation: other threads may take for ever what comes back. A quarter of a second */
+#define ROUNDS_MAX      256        /* for one allocation: other threads may take for
+                                      ever what comes back. A quarter of a second */
 
 enum rung { RUNG_BUDGET, RUNG_HARVEST, RUNG_CALLBACK, RUNG_ORDER, RUNG_WAIT, RUNG_SPLIT };
 
@@ -21,7 +23,8 @@ struct climb {
     bool                  repeats;  /* the work of the rung is to be done once more before the next one */
     int                   callbacks;
     tick                  limit;    /* RUNG_WAIT: what is freed later is waited for in another round */
-    CUresult              no_order; /* what the driver said when the stream was to wait for others; then the host waits */
+    CUresult              no_order; /* what the driver said when the stream was to
+                                       wait for others; then the host waits */
     int                   rounds;   /* of RUNG_WAIT, and waits for addresses */
     struct siblings       siblings;
     uint64_t              stir;     /* that of this pool and of its siblings when the last round began */

@@ -1,22 +1,27 @@
 /*
  * shortage.c: serves what the arena cannot serve from pages in place: the shortage ladder.
  *
- * The thread takes the turn, because only one thread at a time changes the mappings of a pool. It makes an attempt (attempt.c finds a place and
- * fills it with pages). If physical memory is short, it climbs, with an attempt on each rung:
+ * The thread takes the turn, because only one thread at a time changes the mappings of a pool. It makes an attempt
+ * (attempt.c finds a place and fills it with pages). If physical memory is short, it climbs, with an attempt on each
+ * rung:
  *
- *     RUNG_BUDGET     free pages of the same arena; complete pages of other arenas, until the budget of moves is spent; new pages
+ *     RUNG_BUDGET     free pages of the same arena; complete pages of other
+ *                     arenas, until the budget of moves is spent; new pages
  *     RUNG_HARVEST    any free page that may move, empty slabs, blocks whose other streams are done, free segments
- *     RUNG_CALLBACK   groups that lend; the host program may free blocks of its own (unlocked); other pools of the device give back what is free
+ *     RUNG_CALLBACK   groups that lend; the host program may free blocks of its own
+ *                     (unlocked); other pools of the device give back what is free
  *     RUNG_ORDER      free pages that the device is not done with: the stream waits for them on the device (order.c)
- *     RUNG_WAIT       wait on the host, if all that is in flight would be enough, for whatever comes first, here or in another pool of the
- *                     device, until the device is done with all that was freed when the climb got here (not during a capture)
+ *     RUNG_WAIT       wait on the host, if all that is in flight would be enough, for whatever comes first, here or in
+ *                     another pool of the device, until the device is done with all that was freed when the climb got
+ *                     here (not during a capture)
  *     RUNG_SPLIT      a block that lies on a part of a large page has small ones there (units.c)
  *     then            CENOTE_OUT_OF_MEMORY, and the explanation (explain.c) once the turn is over
  *
- * An allocation waits for the device only here, when physical memory is short (rule 12), and in attempt.c, when the device has no address left.
+ * An allocation waits for the device only here, when physical memory is short
+ * (rule 12), and in attempt.c, when the device has no address left.
  *
- * LOCKING: the turn from start to end, but not in waits, in functions of the program, nor while other pools are looked at; the pool's lock only
- * around looks and plans.
+ * LOCKING: the turn from start to end, but not in waits, in functions of the program, nor while other pools are looked
+ * at; the pool's lock only around looks and plans.
  */
 #include "pool/shortage/shortage.h"
 
@@ -34,14 +39,15 @@
 
 #define CALLBACKS_MAX   8          /* for one allocation: a program may say every time that it freed something */
 
-/* -------------------------------------------------------------------------------------------------------------------------- the rungs */
+/* -------------------------------------------------------------------------------------------------------- the rungs */
 
 /* Takes a place in a group that lends, if one has room in an arena of the same stream. */
 static bool borrow(struct climb *c)
 {
     cenote_pool *pool = c->pool;
     lock_take(&pool->lock);
-    for (uint32_t number = 1; number < pool->store.arenas.used && !c->at && !c->arena->group && !c->request->at; number++) {
+    for (uint32_t number = 1; number < pool->store.arenas.used && !c->at && !c->arena->group && !c->request->at;
+         number++) {
         struct arena *a = arena_of(pool, number);
         if (!sums_may_lend(pool, a, c->arena) || !place_reserve_books(pool, c->request->mark))
             continue;
@@ -68,7 +74,9 @@ static uint64_t room_outside(struct climb *c)
     return outside < allowance ? outside : allowance;
 }
 
-/* An arena whose memory cannot move has no use for free pages: as many bytes of them go back as the new segment lacks. */
+/*
+ * An arena whose memory cannot move has no use for free pages: as many bytes of them go back as the new segment lacks.
+ */
 static void make_way(struct climb *c)
 {
     cenote_pool *pool = c->pool;
@@ -79,8 +87,8 @@ static void make_way(struct climb *c)
 }
 
 /*
- * Returns memory that is free, but not free pages yet: pending blocks whose streams are done, pages that would not leave their slots, empty slabs,
- * free segments.
+ * Returns memory that is free, but not free pages yet: pending blocks whose streams are done, pages that would not
+ * leave their slots, empty slabs, free segments.
  */
 static void gather(struct climb *c)
 {
@@ -94,8 +102,8 @@ static void gather(struct climb *c)
 }
 
 /*
- * Can the request be served if the device has more left? Not if the pool's own limit refuses what would have to come from outside, nor if too much is
- * live. LOCKING: none of the pool's; the turn or a pause.
+ * Can the request be served if the device has more left? Not if the pool's own limit refuses what would have to come
+ * from outside, nor if too much is live. LOCKING: none of the pool's; the turn or a pause.
  */
 static bool may_others_help(const struct climb *c)
 {
@@ -108,8 +116,8 @@ static bool may_others_help(const struct climb *c)
 }
 
 /*
- * Asks the program, then the other pools if they can help: without the turn, for the shortage function may free, trim, or allocate. True: the program
- * freed some.
+ * Asks the program, then the other pools if they can help: without the turn, for the shortage function may free, trim,
+ * or allocate. True: the program freed some.
  */
 static bool ask_others(struct climb *c)
 {
@@ -126,7 +134,7 @@ static bool ask_others(struct climb *c)
     return freed;
 }
 
-/* ---------------------------------------------------------------------------------------------------------------------------- the sums */
+/* --------------------------------------------------------------------------------------------------------- the sums */
 
 /* LOCKING: the turn. */
 static bool is_hopeless(const struct climb *c)
@@ -150,10 +158,11 @@ static bool may_waiting_help(struct climb *c)
         return missing < count_rounded(c->request->bytes) && missing <= allowance;
     if (missing > allowance)
         return false;
-    return missing <= cached || missing - cached <= room || (provider_moves_pages(pool, c->arena) && attempt_has_more(c, missing - cached));
+    return missing <= cached || missing - cached <= room ||
+           (provider_moves_pages(pool, c->arena) && attempt_has_more(c, missing - cached));
 }
 
-/* --------------------------------------------------------------------------------------------------------------------------- the climb */
+/* -------------------------------------------------------------------------------------------------------- the climb */
 
 struct around {
     struct sight seen;
@@ -184,7 +193,9 @@ static bool wait_around(struct climb *c, const struct around *a, uint32_t looks)
     return waited;
 }
 
-/* Waits until something has come back, if that may help. What other threads free meanwhile belongs to the next round. */
+/*
+ * Waits until something has come back, if that may help. What other threads free meanwhile belongs to the next round.
+ */
 static bool wait_a_while(struct climb *c)
 {
     struct around around = {{0}, AWAIT_NOTHING, AWAIT_NOTHING};
@@ -214,8 +225,9 @@ static void begin_round(struct climb *c)
 }
 
 /*
- * Other threads have taken what came back. If memory has changed hands since the last round began, here or in another pool, the thread waits for
- * that, too. The naps grow with each round, because other threads may pass memory to each other for ever.
+ * Other threads have taken what came back. If memory has changed hands since the last round began, here or in another
+ * pool, the thread waits for that, too. The naps grow with each round, because other threads may pass memory to each
+ * other for ever.
  */
 static bool another_round(struct climb *c)
 {
@@ -237,7 +249,8 @@ static bool another_round(struct climb *c)
 /* Places take pages that are smaller than what may come there. */
 static bool may_split(const struct climb *c)
 {
-    return pages_have_sizes(&c->pool->store.pages) && provider_moves_pages(c->pool, c->arena) && !pool_is_capturing(c->pool);
+    return pages_have_sizes(&c->pool->store.pages) && provider_moves_pages(c->pool, c->arena) &&
+           !pool_is_capturing(c->pool);
 }
 
 /* The program is asked, and asked again as long as it frees something. */
@@ -253,7 +266,10 @@ static bool call_back(struct climb *c)
     return true;
 }
 
-/* Does the work of the rung. A hopeless request asks only the program, siblings and groups that lend. False: it is in vain to try. */
+/*
+ * Does the work of the rung. A hopeless request asks only the program,
+ * siblings and groups that lend. False: it is in vain to try.
+ */
 static bool work(struct climb *c, bool hopeless)
 {
     switch (c->rung) {
@@ -293,7 +309,7 @@ static bool climb_higher(struct climb *c, bool hopeless)
     return true;
 }
 
-/* --------------------------------------------------------------------------------------------------------------------- the whole climb */
+/* -------------------------------------------------------------------------------------------------- the whole climb */
 
 /* Pages that failed attempts have created go back first, so that the explanation has the figures after that. */
 static int out_of_memory(struct climb *c)
@@ -315,7 +331,8 @@ static int climb(struct climb *c)
         pending_poll(pool);
         attempt_replace_segments(c);
     }
-    while (!c->driver && !(c->driver = device_entered())) { /* a source's function ran, and the thread did not get back into the context */
+    /* a source's function ran, and the thread did not get back into the context */
+    while (!c->driver && !(c->driver = device_entered())) {
         bool hopeless = is_hopeless(c);
         bool asks_first = c->request->at && c->rung == RUNG_BUDGET; /* whether the address is free at all */
         enum attempt attempt = hopeless && !asks_first ? ATTEMPT_SHORT : attempt_serve(c);

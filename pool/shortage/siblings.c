@@ -1,18 +1,20 @@
 /*
- * siblings.c: what the other pools of a device, in whichever of its contexts, can give to an allocation that is short of memory.
+ * siblings.c: what the other pools of a device, in whichever of its
+ * contexts, can give to an allocation that is short of memory.
  *
- * Each gives back what it has free as soon as the device is done with it; if the driver takes no more mappings (rule 13), old aliases as well. A pool
- * that is short looks at all of them between two looks at itself and waits for none, so that of all that may come back the first serves it (rule
- * 16). What a sibling freed after the round began is not waited for: its threads may go on for ever.
+ * Each gives back what it has free as soon as the device is done with it; if the driver takes no more mappings (rule
+ * 13), old aliases as well. A pool that is short looks at all of them between two looks at itself and waits for none,
+ * so that of all that may come back the first serves it (rule 16). What a sibling freed after the round began is not
+ * waited for: its threads may go on for ever.
  *
  *     siblings_poll:  asked ---> more came back ---> trimmed ---> its bytes are the device's
  *                       |  nothing came: what is left to wait for?
  *
  * It is not the climb (shortage.c), and not the wait of one pool for itself (wait.c).
  *
- * LOCKING: a thread that is here holds no lock, unless a function says otherwise. It has paused (turn_pause), or, for siblings_look alone, not yet
- * taken the turn: siblings have turns of their own, and their threads may be here for this pool. A pool may be destroyed meanwhile, but its structure
- * stays (`walkers`), and turn_go_over says so.
+ * LOCKING: a thread that is here holds no lock, unless a function says otherwise. It has paused (turn_pause), or, for
+ * siblings_look alone, not yet taken the turn: siblings have turns of their own, and their threads may be here for this
+ * pool. A pool may be destroyed meanwhile, but its structure stays (`walkers`), and turn_go_over says so.
  */
 #include "pool/shortage/siblings.h"
 
@@ -70,7 +72,10 @@ static struct sibling *sibling_of(struct siblings *s, cenote_pool *other)
     return sibling;
 }
 
-/* Functions of the program would be called without the turn, and another context may end then: what came from them stays there. */
+/*
+ * Functions of the program would be called without the turn, and
+ * another context may end then: what came from them stays there.
+ */
 static uint64_t trim(const cenote_pool *pool, cenote_pool *other)
 {
     if (pool->config.device == other->config.device)
@@ -99,8 +104,9 @@ static enum awaited poll(struct siblings *s, const cenote_pool *pool, cenote_poo
 }
 
 /*
- * What came back since the last poll goes back to the driver (`came`). Each is polled in its turn, so that pages which one of its threads was
- * creating are in its books: they were neither there nor the device's. What is left to wait for of what they had freed at the first poll.
+ * What came back since the last poll goes back to the driver (`came`). Each is polled in its turn, so that pages which
+ * one of its threads was creating are in its books: they were neither there nor the device's. What is left to wait for
+ * of what they had freed at the first poll.
  */
 enum awaited siblings_poll(struct siblings *s, const cenote_pool *pool, bool *came)
 {
@@ -115,7 +121,10 @@ enum awaited siblings_poll(struct siblings *s, const cenote_pool *pool, bool *ca
     return last;
 }
 
-/* Waits for the whole context or another device, where the last poll found that this is what is left. False: that is not possible. */
+/*
+ * Waits for the whole context or another device, where the last poll
+ * found that this is what is left. False: that is not possible.
+ */
 bool siblings_wait(const struct siblings *s, const cenote_pool *pool, enum awaited awaited)
 {
     bool waited = false;

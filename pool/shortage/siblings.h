@@ -9,7 +9,8 @@
 
 #include "pool/shortage/wait.h"
 
-#define SIBLINGS_MAX 16             /* chosen: that many are waited for; what more there are give back what they have at once */
+#define SIBLINGS_MAX 16             /* chosen: that many are waited for; what more there
+                                       are give back what they have at once */
 struct siblings {
     uint64_t live, cached;          /* bytes of their blocks, and what they hold beside */
     uint64_t stir;                  /* see siblings_stir */

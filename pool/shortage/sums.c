@@ -1,12 +1,14 @@
 /*
  * sums.c: what is added up before a request climbs and before it waits (rule 12), so that neither is done in vain.
  *
- * Both sums err on the side of hope: they say no only where no wait, no move and no trim can make room. Where a place for the block would be
- * is no part of the answer.
+ * Both sums err on the side of hope: they say no only where no wait, no move and no trim can make room. Where a place
+ * for the block would be is no part of the answer.
  *
- *     reserved   | live | pending | crumbs: beside them on their pages | free pages | free pages that stay where they are |
+ *     reserved   | live | pending | crumbs: beside them on their pages
+ *                | free pages | free pages that stay where they are |
  *
- * What stays where it is (pinned, or of a private arena) is of use to its own arena, and to a request that its group may lend it to.
+ * What stays where it is (pinned, or of a private arena) is of use to
+ * its own arena, and to a request that its group may lend it to.
  *
  * LOCKING: every function here expects the pool's lock.
  */
@@ -29,7 +31,10 @@ uint64_t sums_live(const cenote_pool *pool)
     return live;
 }
 
-/* Too much is live: then only the program can make room. Blocks count with their own bytes, so that what is called hopeless is. */
+/*
+ * Too much is live: then only the program can make room. Blocks count
+ * with their own bytes, so that what is called hopeless is.
+ */
 bool sums_are_hopeless(const cenote_pool *pool, const struct arena *a, uint64_t bytes, uint64_t live_elsewhere)
 {
     uint64_t asked = count_rounded(bytes);
@@ -38,11 +43,15 @@ bool sums_are_hopeless(const cenote_pool *pool, const struct arena *a, uint64_t 
     return !provider_source(pool, a) && asked + sums_live(pool) + live_elsewhere > pool->config.device->capacity;
 }
 
-/* Rule 4: a replay writes to what a capture drew. A retired arena has the order of another stream, whose handle this one may have. */
+/*
+ * Rule 4: a replay writes to what a capture drew. A retired arena has
+ * the order of another stream, whose handle this one may have.
+ */
 bool sums_may_lend(const cenote_pool *pool, const struct arena *from, const struct arena *to)
 {
     const cenote_group *g = from->number && from->group ? group_of(pool, from->group) : NULL;
-    return g && !to->group && !g->destroyed && g->flags & CENOTE_GROUP_LEND && !from->captured && !from->retired && from->stream == to->stream;
+    return g && !to->group && !g->destroyed && g->flags & CENOTE_GROUP_LEND && !from->captured && !from->retired &&
+           from->stream == to->stream;
 }
 
 /* Bytes of free pages that the arena may come to have, in flight or not; *free: of all free pages. */
@@ -63,18 +72,20 @@ static uint64_t free_for(cenote_pool *pool, const struct arena *a, uint64_t *fre
 }
 
 /*
- * Bytes that the pool lacks for the request once the device is done with all that was freed, and everything that can move has moved: they have
- * to come from outside of it.
+ * Bytes that the pool lacks for the request once the device is done with all that was freed, and everything that can
+ * move has moved: they have to come from outside of it.
  */
 uint64_t sums_missing(cenote_pool *pool, const struct arena *a, uint64_t bytes)
 {
     const cenote_stats *stats = &pool->account.stats;
     uint64_t free, allocated = stats->allocated.current, pending = stats->active.current - allocated;
-    bool moves = pool->config.provider == CENOTE_VMM, segments = !moves || pool->groups.has_sources || pool->groups.has_plain;
+    bool moves = pool->config.provider == CENOTE_VMM,
+         segments = !moves || pool->groups.has_sources || pool->groups.has_plain;
     last_freed_settle(pool);
     uint64_t useful = free_for(pool, a, &free), owned = pool->store.pages.reserved - free;
     uint64_t crumbs = owned > stats->active.current ? owned - stats->active.current : 0;
-    uint64_t shared = (moves ? 2 * (1 + (uint64_t)pool->pending.count) : 0) << pool->store.pages.shifts[GRADE_LARGE]; /* with others: two pages */
+    /* with others: two pages */
+    uint64_t shared = (moves ? 2 * (1 + (uint64_t)pool->pending.count) : 0) << pool->store.pages.shifts[GRADE_LARGE];
     uint64_t usable = (segments && pending) || shared > crumbs ? crumbs : shared;
     uint64_t asked = count_rounded(bytes), most = useful + pending + usable;
     return asked > most ? asked - most : 0;

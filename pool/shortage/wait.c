@@ -1,15 +1,17 @@
 /*
  * wait.c: waits, for what the device has to do first. Fences are recorded and queried in events.c.
  *
- * If captures are announced, a fence is an event over the whole context (rule 1). A driver that cannot record one (before CUDA 12.5) has no
- * fences then: there only waiting for the context says that the device is done, which the ladder of shortage.c and a trim do when they must.
+ * If captures are announced, a fence is an event over the whole context (rule 1). A driver that cannot record one
+ * (before CUDA 12.5) has no fences then: there only waiting for the context says that the device is done, which the
+ * ladder of shortage.c and a trim do when they must.
  *
- * A wait for fences, lanes or pending blocks names no event. It asks the driver after all that may help, lets other threads have the turn, and asks
- * again (rule 12): so no event of the pool is used outside the turn, and what never comes holds back nothing that does. Only where the pool has no
- * event to ask after, it waits for the whole context, or for the whole of another device, with the gate open: by device_wait, for an event over it
- * or in cuCtxSynchronize.
+ * A wait for fences, lanes or pending blocks names no event. It asks the driver after all that may help, lets other
+ * threads have the turn, and asks again (rule 12): so no event of the pool is used outside the turn, and what never
+ * comes holds back nothing that does. Only where the pool has no event to ask after, it waits for the whole context, or
+ * for the whole of another device, with the gate open: by device_wait, for an event over it or in cuCtxSynchronize.
  *
- * While an announced capture is open on the device no fence is recorded, queried or waited for (rule 5): it would end the capture.
+ * While an announced capture is open on the device no fence is recorded,
+ * queried or waited for (rule 5): it would end the capture.
  *
  * LOCKING: the turn, let go of in waits; the pool's lock only around looks.
  */
@@ -64,7 +66,10 @@ static CUresult wait_for_context(cenote_pool *pool)
     return result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result; /* a capture has begun */
 }
 
-/* A moment in which other threads may have the turn and the device, a longer one the longer it takes. The program's own clock knows no sleep. */
+/*
+ * A moment in which other threads may have the turn and the device, a longer
+ * one the longer it takes. The program's own clock knows no sleep.
+ */
 static void nap(cenote_pool *pool, uint32_t looks)
 {
     uint64_t ns = looks < NAPS_SHORT || pool->config.options.clock ? 0 : (looks - NAPS_SHORT + 1) * NAP_NS;
@@ -85,8 +90,9 @@ static uint64_t dropped_events(cenote_pool *pool)
 }
 
 /*
- * Asks the driver after all that may have come back, and says what can still be waited for of all that was freed up to `limit`. If an event turns
- * out to say nothing, it looks again, because the next look records another. LOCKING: the turn.
+ * Asks the driver after all that may have come back, and says what can still be waited for of all that was freed up to
+ * `limit`. If an event turns out to say nothing, it looks again, because the next look records another. LOCKING: the
+ * turn.
  */
 enum awaited wait_look(cenote_pool *pool, tick limit, CUresult *result)
 {
@@ -131,10 +137,10 @@ void wait_count(cenote_pool *pool, uint32_t looks)
 }
 
 /*
- * Waits until the device is done with more than before, or a pending block has come back: then there is something to look at. It asks
- * again and again and waits for no single event, because any of them may be the one that comes, and another may wait for this very thread.
- * False: of what was freed up to `limit` nothing is left that can be waited for, or it failed. The turn is let go of meanwhile; the
- * caller must plan anew. LOCKING: the turn.
+ * Waits until the device is done with more than before, or a pending block has come back: then there is something to
+ * look at. It asks again and again and waits for no single event, because any of them may be the one that comes, and
+ * another may wait for this very thread. False: of what was freed up to `limit` nothing is left that can be waited for,
+ * or it failed. The turn is let go of meanwhile; the caller must plan anew. LOCKING: the turn.
  */
 bool wait_for_progress(cenote_pool *pool, tick limit, CUresult *result)
 {
@@ -151,8 +157,8 @@ bool wait_for_progress(cenote_pool *pool, tick limit, CUresult *result)
 }
 
 /*
- * Waits until the device is done with all that was freed so far, as far as that can be waited for now. What other threads free meanwhile is
- * not waited for. LOCKING: as wait_for_progress.
+ * Waits until the device is done with all that was freed so far, as far as that can be waited for now. What other
+ * threads free meanwhile is not waited for. LOCKING: as wait_for_progress.
  */
 CUresult wait_for_all(cenote_pool *pool)
 {

@@ -4,7 +4,8 @@
 
 #include "pool/pool.h"
 
-struct sight {                      /* what a wait looks at: memory has come back, or can be moved, when one of these has changed */
+struct sight {                      /* what a wait looks at: memory has come back, or
+                                       can be moved, when one of these has changed */
     uint64_t moved;                 /* of the fences */
     uint64_t inactive;              /* bytes that went back to their arenas so far */
 };
