@@ -20,8 +20,8 @@ CUresult device_wait_for_context(struct device *d)
 }
 
 /*
- * The same although captures are not announced any more: for the thread that has said so just now, before the first that is not can begin. *whole: the
- * context was waited for. LOCKING: inside, with no lock but `careful_lock`.
+ * The same although captures are not announced any more: for the thread that has said so just now, before the first
+ * that is not can begin. *whole: the context was waited for. LOCKING: inside, with no lock but `careful_lock`.
  */
 CUresult device_wait_at_last(struct device *d, bool *whole)
 {

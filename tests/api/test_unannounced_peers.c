@@ -299,7 +299,7 @@ static int trim_there(void) { return cenote_pool_trim(beside[0], 0, 0); }
 static int announce_there(void) { return cenote_pool_capture_begin(beside[1], p.stream); }
 static int retire_from_here(void) { return cenote_stream_retire(p.scene.pool, p.stream); }
 
-/* A capture is being announced on the other device, and waits for a thread that is inside. A stream that ends there waits, too, and is not refused. */
+/* A capture is being announced on the other device, and waits for a thread that is inside. A stream that ends there waits, too, not refused. */
 CASE(end_while_a_capture_is_being_announced_there)
 {
     struct caller inside, announces, retires;

@@ -296,7 +296,7 @@ static int let_go(cenote_pool *pool, size_t bytes, void *arg)
 }
 
 /*
- * The place lacks a large page, and small ones are all that can be had. Its unit has an alias that is pinned where it lies now, so that it is not loose.
+ * The place lacks a large page, and small ones are all that can be had. Its unit has an alias that is pinned where it lies now, so it is not loose.
  * Then the program lets go of that one: the last rung splits the unit, because none before has tried it in vain.
  */
 CASE(no_loose_units_where_a_page_is_pinned)

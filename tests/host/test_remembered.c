@@ -6,86 +6,19 @@
  * The context ends by a reset, on this thread or on another, or, if it is the program's own, by cuCtxDestroy. Random orders of resets are in
  * tests/processes/test_reset_orders.c.
  */
-#include <pthread.h>
-
 #include <cenote/host.h>
 #include <cenote/share.h>
 
-#include "tests/processes/process.h"
+#include "tests/host/remembered.h"
 
 #define LIVES  2            /* contexts, one after the other */
 #define BYTES  (5 * MIB)
-#define STREAMS 8
 #define CONTEXTS 4096 /* more than the simulated driver has handles that rest */
 
 /* The pool is on device 0, and what is remembered of device 1; or all is of the context that the pool is in. */
 static struct scene scene;
-static CUcontext far;
-static CUstream stream;
 static cenote_group *group;
 static void *left, *imported;
-
-/* ------------------------------------------------------------------------------------------------- contexts that end and begin */
-
-static void *reset_there(void *arg)
-{
-    (void)arg;
-    DONE(cuDevicePrimaryCtxReset(1));
-    return NULL;
-}
-
-static void reset_here(void)
-{
-    reset_there(NULL);
-}
-
-static void reset_on_another_thread(void)
-{
-    pthread_t thread;
-    REQUIRE(!pthread_create(&thread, NULL, reset_there, NULL));
-    pthread_join(thread, NULL);
-}
-
-static void far_enter(void)
-{
-    DONE(cuCtxPushCurrent(far));
-}
-
-static void far_leave(void)
-{
-    DONE(cuCtxPopCurrent(NULL));
-}
-
-/* With the handle of the one before: the driver gives those of all streams that have ended, cenote's own, too. */
-static void make_stream(void)
-{
-    CUstream before = stream, made[STREAMS];
-    int count = 0, found = 0;
-    far_enter();
-    do
-        DONE(cuStreamCreate(&made[count++], CU_STREAM_NON_BLOCKING));
-    while (before && made[count - 1] != before && count < STREAMS);
-    found = count - 1;
-    while (count--)
-        if (count != found)
-            DONE(cuStreamDestroy(made[count]));
-    far_leave();
-    stream = made[found];
-    EXPECT(!before || stream == before); /* or nothing is remembered wrongly */
-}
-
-static void end_far(void (*reset)(void))
-{
-    CUcontext before = far;
-    far_enter();
-    DONE(cuStreamDestroy(stream));
-    far_leave();
-    reset();
-    DONE(cuDevicePrimaryCtxRelease(1));
-    DONE(cuDevicePrimaryCtxRetain(&far, 1));
-    EXPECT_EQ(far, before);
-    make_stream();
-}
 
 /* --------------------------------------------------------------------------------- what the pool remembers of another device's context */
 
