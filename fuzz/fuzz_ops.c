@@ -105,7 +105,8 @@ static void op_take(struct world *w)
     JUDGE(cuCtxGetCurrent(&current) == CUDA_SUCCESS);
     JUDGE(current == w->device[device].context || world_excuses(w, CENOTE_DRIVER));
     if (error || !taken.bytes) {
-        bool is_too_much = alignment > w->pool[pool].page_bytes || (alignment > 512 && is_whole_segment(&w->pool[pool], taken.group));
+        int group = world_is_capturing(w, pool, taken.stream) ? (int)GROUP_GRAPHS : taken.group; /* an open capture decides */
+        bool is_too_much = alignment > w->pool[pool].page_bytes || (alignment > 512 && is_whole_segment(&w->pool[pool], group));
         bool expected = error == CENOTE_OUT_OF_MEMORY || (error == CENOTE_INVALID && is_too_much) ||
                         (error == CENOTE_OUT_OF_ADDRESSES && w->shape.address_space);
         JUDGE(world_excuses(w, error) || expected);
