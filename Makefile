@@ -234,5 +234,9 @@ wheel: build
 	@.venv/bin/python tools/wheel/build.py dist $(TORCH)
 	@.venv/bin/python tools/wheel/try.py dist $(TRY)
 
+matrix:
+	@test -d dist || $(MAKE) --no-print-directory wheel
+	@.venv/bin/python tools/wheel/try.py dist --matrix
+
 clean:
 	rm -rf build build-mutants build-debug build-asan build-clang build-tsan build-fuzz build-coverage

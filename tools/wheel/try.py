@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tries the packages of a folder as users get them: tools/wheel/try.py FOLDER [--root FOLDER...] [PYTHON...].
+"""Tries the packages of a folder as users get them: tools/wheel/try.py FOLDER [--root FOLDER...] [--matrix] [PYTHON...].
 
 Each Python that is on this machine (or is named) installs the wheel into an environment of its own, without network, asks the command for its
 version, and allocates memory on the simulated GPU. As root, one of them does so in a root folder with nothing but Python and its libraries: no
@@ -8,7 +8,8 @@ compiler, no other package. So do the Pythons of each root folder that --root na
     debootstrap --variant=minbase --include=python3.14-venv sid /tmp/sid && make wheel TRY="--root /tmp/sid"
 
 Then the source package is built and installed. The newest Python of this machine gets each version of PyTorch for which the wheel has an adapter,
-without NVIDIA's packages, and trains a model on the simulated GPU under cenote, with no compiler in PATH.
+without NVIDIA's packages, and trains a model on the simulated GPU under cenote, with no compiler in PATH. With --matrix nothing else is tried, each
+Python gets each version, and what became of them is a table; the exit status is 1 if one does not train.
 """
 from __future__ import annotations
 
@@ -58,6 +59,10 @@ def pythons(*folders: str) -> list[str]:
             if version and int(version.group(1)) >= 10:
                 found.setdefault(version.group(0), path)
     return [found[name] for name in sorted(found, key=lambda name: int(name.partition(".")[2]))]
+
+
+def here() -> list[str]:
+    return pythons("/usr/bin", "/usr/local/bin", os.path.expanduser("~/.pyenv/versions/3.*/bin"))
 
 
 def install(python: str, folder: pathlib.Path, package: pathlib.Path, *more: str, before: Sequence[object] = ()) -> pathlib.Path:
@@ -146,10 +151,32 @@ def versions_ahead(wheel: pathlib.Path) -> list[str]:
     return sorted(set(found))
 
 
+def trains(python: str, wheel: pathlib.Path, version: str) -> str:
+    """What a cell of the table says."""
+    with tempfile.TemporaryDirectory(prefix="cenote-matrix-") as folder:
+        try:
+            return "trains" if "under cenote" in examine_with_torch(python, pathlib.Path(folder, "venv"), wheel, version) else "other allocator"
+        except SystemExit as failed:
+            print(failed, file=sys.stderr, flush=True)
+            return "no wheel of PyTorch" if "No solution found" in str(failed) else "fails"
+
+
+def matrix(wheel: pathlib.Path, tried: list[str]) -> bool:
+    """Prints the table, row by row. True: all train for which PyTorch has a wheel."""
+    versions = versions_ahead(wheel)
+    print("| | " + " | ".join(versions) + " |\n|---" + "|---" * len(versions) + "|", flush=True)
+    every = True
+    for python in tried:
+        cells = [trains(python, wheel, version) for version in versions]
+        every &= not {"fails", "other allocator"} & set(cells)
+        print(f"| {run(python, '--version')} | " + " | ".join(cells) + " |", flush=True)
+    return every
+
+
 def main(dist: pathlib.Path, chosen: list[str], roots: list[pathlib.Path]) -> None:
     wheel, source = next(dist.glob("*.whl")), next(dist.glob("*.tar.gz"))
     with tempfile.TemporaryDirectory(prefix="cenote-try-") as folder:
-        tried = chosen or pythons("/usr/bin", "/usr/local/bin", os.path.expanduser("~/.pyenv/versions/3.*/bin"))
+        tried = chosen or here()
         for python in tried:
             place = pathlib.Path(folder, os.path.basename(python))
             print(f"{wheel.name}: {examine(install(python, place, wheel, '--no-index'))}", flush=True)
@@ -168,6 +195,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="tries the wheel and the source package of a folder")
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--root", action="append", default=[], type=pathlib.Path, metavar="FOLDER")
+    parser.add_argument("--matrix", action="store_true")
     parser.add_argument("python", nargs="*")
     said = parser.parse_args()
+    if said.matrix:
+        sys.exit(not matrix(next(said.folder.resolve().glob("*.whl")), said.python or here()))
     main(said.folder.resolve(), said.python, said.root)
