@@ -2,8 +2,8 @@
  * pool.h: everything a pool owns, in one structure of parts: the object graph of the library. See pool/library.c.
  *
  * The header of the files that own a part declares it, and says its lock and its states; tools/check/parts.txt says
- * which other files may touch it. Files that own no part, and functions that need the whole pool, have their
- * declarations here.
+ * which other files may touch it. Functions are declared in the headers of their files; here are only the few short
+ * ones that all rooms need.
  *
  *     cenote_pool
  *       +-- config            its device, its options

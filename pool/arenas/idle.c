@@ -7,11 +7,10 @@
  * done with everything that the arena ever held; the arena's own stream at once, because its order is enough. After
  * captures that is not so: their replays may run on any stream.
  *
- *             last block freed           stream retired, or group destroyed
- *    in use ------------------> idle ------------------------------------------>
- *    over ----> taken over by any stream and group
- *           <------------------                                                   | no region left: forgotten by a trim
- *             its stream again      | more than ARENAS_IDLE exist: taken over by a stream of the same group
+ *            last block freed         stream retired, or group destroyed
+ *    in use -----------------> idle ------------------------------------> over ---> taken over by any stream and group
+ *           <-----------------  |                                          +------> no region left: forgotten by a trim
+ *            its stream again   +---> more than ARENAS_IDLE exist: taken over by a stream of the same group
  *
  * Memory of a program's own source goes to no other group: the arenas of such a group that was destroyed wait until
  * what they hold is given back (trim_orphans). What a private group leaves goes to private ones, and what a plain one

@@ -50,7 +50,7 @@ uint32_t pending_detach(cenote_pool *pool, const struct block_ref *w, tick freed
     return *w->uses;
 }
 
-/* LOCKING: none. */
+/* LOCKING: none; uses_record returns with the pool's lock, which is given back here. */
 void pending_record(cenote_pool *pool, uint32_t uses)
 {
     uses_record(&pool->clock, uses);

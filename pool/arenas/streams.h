@@ -2,10 +2,9 @@
  * streams.h: which stream has which arena. See arenas.c, and idle.c for arenas without a block.
  *
  *     an arena: known by its stream and group ---> idle (no block) ---> in use again, or another stream takes it over
- *                      +---> retired (its stream or group is gone) ---> over, once it
- *                      has no block ---> another takes it over, or it is forgotten
- *                                                                 +---> an orphan ---> forgotten, once
- *                                                                 its source has its memory back
+ *               +---> retired (its stream or group is gone)
+ *                      +---> over, once it has no block ---> another takes it over, or it is forgotten
+ *                      +---> an orphan ---> forgotten, once its source has its memory back
  *
  * OWNERS: arenas.c, idle.c. LOCKING: the pool's lock.
  */

@@ -347,7 +347,7 @@ static int use_block(void *block, int device, CUstream stream, uint64_t *key)
     if (noted)
         record_used(pool, &w, *key);
     for (int i = 0; i < 2; i++)
-        /* another thread may free the block */
+        /* another thread may free the block, and the last use of its lane with it: so the lane is held */
         if ((owed_there[i] = other && peer_uses_are_owed(&pool->clock, lanes[i]))) {
             lane_hold(&pool->clock, lanes[i]);
             pool->life.users++;
@@ -388,7 +388,7 @@ int cenote_free_on(void *block, cenote_stream stream)
 {
     uint64_t key;
     int error = use_block(block, -1, stream, &key);
-    /* its device's context is */
+    /* the context of its device is lost, not that of the pool: that would be CENOTE_DEVICE_LOST */
     bool stream_is_lost = error == CENOTE_DRIVER && driver_result_is_sticky((CUresult)cenote_driver_result());
     bool is_over = error == CENOTE_EXITING || error == CENOTE_DEVICE_LOST || stream_is_lost;
     if (error && !is_over)

@@ -11,12 +11,10 @@
  * are covered, a page is created and released to learn what the driver has (attempt_has_more), and mappings that were
  * never used go if a fill fails (undo_maps).
  *
- *     cenote_group_create            cenote_group_destroy                last block
- *                                    freed: its arenas are others' (idle.c)
- *   --------------------> in use -------------------------> destroyed
- *   --------------------------------------------------> gone
- *                          | ^
- *            capture_begin v | capture_end
+ *     cenote_group_create          cenote_group_destroy             last block freed: its arenas are others' (idle.c)
+ *    ---------------------> in use ----------------------> destroyed -------------------------------------------> gone
+ *                            | ^
+ *              capture_begin v | capture_end
  *                         capturing
  *
  * LOCKING: groups, captures and pins are guarded by the pool's lock. A group

@@ -6,8 +6,8 @@
  * whole context invalidates the captures of that context. The program may wait for its context all the same, at its own
  * risk, and what is known then costs no capture.
  *
- *     cenote_pool_sync_begin: all that was freed so far ---the program's cuCtxSynchronize--->
- *     cenote_pool_sync_end: the device is done with that
+ *     cenote_pool_sync_begin                                                cenote_pool_sync_end
+ *     all that was freed so far ---the program's cuCtxSynchronize---> the device is done with that
  *
  * This is no wait, and it moves no memory: it moves how far the device has got, and the next allocation or trim looks.
  *
@@ -62,7 +62,7 @@ static bool is_current(struct device *other, CUcontext current)
 static int find_synced(cenote_pool *pool, struct device **synced)
 {
     struct device *d = pool->config.device;
-    /* another thread may make it meanwhile: what was freed before the wait knew none */
+    /* if another thread makes the context meanwhile, what was freed before the wait knew none */
     CUcontext own = device_context(d), current = NULL;
     CUdevice device = -1;
     CHECK(lock_none_above(0));

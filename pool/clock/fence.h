@@ -9,8 +9,8 @@
 #include "base/check.h"
 #include "base/memory.h"
 
-typedef uint64_t tick;          /* the pool's clock: one more at each free, end of a private
-                                   group, and fence for which nothing was freed; 0: never */
+typedef uint64_t tick;          /* the pool's clock: one more at each free, end of a private group and
+                                   pause of it, and fence for which nothing was freed; 0: never */
 
 #define FENCES_DUE_MAX 2048     /* chosen: up to here programs that run far ahead
                                    hold less; a full ring is not an error */

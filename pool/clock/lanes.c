@@ -400,7 +400,7 @@ bool lanes_are_in_flight(const struct clock *c, tick limit)
         if (lane && lane_of(c, lane)->progress.done < limit && lane_of(c, lane)->born < limit)
             return true;
     }
-    /* pending_waits_for has those of other devices */
+    /* uses_wait_for has those of other devices */
     for (uint32_t lane = c->lanes.first_asking; lane; lane = lane_of(c, lane)->next_asking)
         if (!lane_of(c, lane)->other && lane_of(c, lane)->progress.done < limit && lane_of(c, lane)->born < limit)
             return true;

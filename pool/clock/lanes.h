@@ -2,8 +2,7 @@
  * lanes.h: the streams that a pool knows. See lanes.c, lane_events.c,
  * and uses.c for the blocks of others that are used on a stream.
  *
- *     a lane: known by its key ---> ended (its stream was retired)
- *     ---> gone, when no arena, use, event or mark names it
+ *    a lane: known by its key ---> ended (its stream was retired) ---> gone, when no arena, use, event or mark names it
  *
  * OWNERS: lanes.c, lane_events.c; uses.c and peer_uses.c have the line of uses. LOCKING: the pool's lock. What a lane
  * is of (`key`, `stream`, `newest`, `other`, `generation`) is constant, and a thread that holds the lane reads it

@@ -7,8 +7,8 @@
  * for its own arena. What the program gives the stream from then on comes after that work. The old mapping of the page
  * stays, as an alias, for the work that is under way.
  *
- *     in flight in another arena ---order_behind---> mapped here, behind
- *     a fence: `ordered` of the arena covers the page's last free
+ *     in flight in another arena ---order_behind---> mapped here, behind a fence:
+ *                                                    `ordered` of the arena covers the page's last free
  *
  * The stream waits for the oldest due fence that covers the latest of the pages' last frees. The fence is over the
  * whole context. Pending blocks and other pools may bring enough earlier (may_order in attempt.c): then the host waits

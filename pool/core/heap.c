@@ -14,7 +14,7 @@
  * a range is a candidate, too; the caller fills it (fill.c). Slots in flight cannot be filled: the place slides past
  * them, unless the stream can be made to wait for the pages that they map (rule 1).
  *
- * A slot beyond the heap's line counts as one lacking page more than it lacks. The line is where the heap would end if
+ * A unit beyond the heap's line counts as one lacking page more than it lacks. The line is where the heap would end if
  * its blocks had always lain without gaps: as many addresses, from the oldest region on, as the most bytes that were
  * live at one time, and a little more. Pages move, so a place at the top of the heap takes no more memory than one
  * further down. Without the line the blocks of a program drift apart: there are more slots in use than pages, most

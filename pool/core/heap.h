@@ -42,7 +42,7 @@ struct place {
     uint64_t size;
     struct slots under;         /* it */
     uint32_t missing;           /* pages it lacks */
-    uint32_t beyond;            /* of its slots, beyond the heap's line */
+    uint32_t beyond;            /* units of it that lie beyond the heap's line */
     bool     behind;            /* the stream has to wait for some that it has */
     bool     grows;             /* reaches beyond the top */
     bool     slid;              /* not at the start of its range: what lies there waits for the device */

@@ -20,8 +20,8 @@
  *     slots    |    0    |    1    |    2    |    3    |  ...
  *     blocks   [ A ][ B       ][ free    ][  C  ][ free ...        top: beyond it lies nothing yet
  *     busy          1         1         1         1
- *     edges         2         1         1         (blocks that begin or
- *                   end in the slot; one that lies inside counts once)
+ *     edges         2         1         1         1           blocks that begin or end in the slot;
+ *                                                             one that lies inside counts once
  *
  * LOCKING: the arrays are guarded by the pool's lock. The driver calls are made without it, by the holder of the turn.
  */

@@ -3,8 +3,8 @@
  * has them. What a page can be is driver/probe.c's to try.
  *
  *     provider vmm ---> the device has pages, of a kind that works
- *               +-----> it has none, and the program left the choice to
- *               us: async or plain, as if the attributes had said so
+ *               +-----> it has none, and the program left the choice to us: async or plain, as if
+ *                       the attributes had said so
  *
  * LOCKING: the turn.
  */

@@ -1,4 +1,12 @@
-/* turn.h: the turn; see turn.c. */
+/*
+ * turn.h: the turn, the right to change a pool's mappings; see turn.c.
+ *
+ *     taken, given back      turn_begin, turn_end: together with the gate; turn_take: without it; turn_try: by a thread
+ *                            that is inside already, if the turn is free
+ *     let go of for a while  turn_pause, turn_go_on: the gate is open meanwhile; turn_leave, turn_resume: the device is
+ *                            left; turn_let_go: around a wait
+ *     that of a sibling      turn_go_over, turn_come_back: within a pause of the own one
+ */
 #ifndef CENOTE_POOL_LIFE_TURN_H
 #define CENOTE_POOL_LIFE_TURN_H
 

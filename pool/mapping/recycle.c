@@ -7,10 +7,9 @@
  * gives no memory back to the driver, as trim.c does: pages that end up mapped nowhere are spares, which the next fill
  * takes first.
  *
- *     leave: no block, all complete                    each slot: unmap, unlink                  trim_region
- *   -------------------------------> pages leaving, ---------------------------->
- *   empty -----------------> the driver has its addresses
- *                                    slots in transit       | refused: the rest stays as it was
+ *    leave: no block, all complete     each slot: unmap, unlink         trim_region
+ *   ------------------------------> pages leaving, ------------> empty -------------> the driver has its addresses
+ *                                  slots in transit | refused: the rest stays as it was
  *
  * LOCKING: the turn, not the pool's lock. While a capture is open nothing is unmapped (rule 5).
  */

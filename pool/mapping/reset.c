@@ -3,8 +3,8 @@
  * does to pools that were in it. Not how it is seen: driver/device.c.
  *
  *     a block: live ---> freed as ever: that is bookkeeping
- *                +-----> the driver gives its address again: calls with the address are about the block that lies there
- *                now +-----> cenote_pool_destroy: it ends with its pool (end_blocks.c)
+ *                +-----> the driver gives its address again: calls with it are about the block that lies there now
+ *                +-----> cenote_pool_destroy: it ends with its pool (end_blocks.c)
  *
  * Segments end with the context, and the driver gives their addresses again, to pools of other devices, too. What comes
  * to lie there takes their place in the map of addresses (addresses.c), so that no address is taken for one of a pool

@@ -2,7 +2,7 @@
  * units.c: a large page, or small ones? Decides it for the units (region.h) of a place that lacks pages.
  *
  * A small page loses less to a block that ends on it, and a call of the driver costs as much for it as for a large one.
- * So a pool begins with small pages, and makes large ones once it has needed as much as units_grade_pages of them hold,
+ * So a pool begins with small pages, and makes large ones once it has needed as much as units_grade_pages of them hold.
  * Pages that are there already are used first, whatever their size: where free pages of one size are too few, units
  * take those of the other. Otherwise what the pool held in small pages when it grew large would be lost. And if memory
  * is short and nothing else helps, a unit that has a large page and of which the place takes a part takes small ones.

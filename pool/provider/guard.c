@@ -6,8 +6,9 @@
  *     reserved   |  mapped: a segment of one block                | never mapped |
  *                |  free, never used            [ block, to the end ]            |
  *
- *     taken ---> in use ---> freed ---> device done, the next allocation or
- *     trim: unmapped ---> kept ---> GUARD_KEPT later: addresses go back
+ *     taken ---> in use ---> freed ---> unmapped ---> kept ---> addresses go back
+ *                                        |             GUARD_KEPT later
+ *                                        device done: by the next allocation or trim
  *
  * Not found: what happens before a block, in the bytes that its size was rounded up by (to 512), and use after the free
  * that the device comes to before the memory was unmapped.

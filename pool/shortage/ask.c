@@ -6,8 +6,8 @@
  * that replaces the function waits for the calls that began before, and for no later ones. A thread that is inside a
  * function of the program itself does not wait: it may be the one waited for.
  *
- *     cenote_pool_on_shortage(f)     ask_to_free: f runs, in the list        cenote_pool_on_shortage(NULL):
- *                                    waits until f is in it no more
+ *     cenote_pool_on_shortage(f)     ask_to_free: f runs, in the list     cenote_pool_on_shortage(NULL): waits until
+ *                                                                         f is in it no more
  *
  * LOCKING: the pool's lock guards function and list. Called with no lock held.
  */

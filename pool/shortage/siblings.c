@@ -4,7 +4,7 @@
  *
  * Each gives back what it has free as soon as the device is done with it; if the driver takes no more mappings (rule
  * 13), old aliases as well. A pool that is short looks at all of them between two looks at itself and waits for none,
- * so that of all that may come back the first serves it (rule 16). What a sibling freed after the round began is not
+ * so that of all that may come back the first serves it (rule 12). What a sibling freed after the round began is not
  * waited for: its threads may go on for ever.
  *
  *     siblings_poll:  asked ---> more came back ---> trimmed ---> its bytes are the device's
