@@ -41,7 +41,7 @@ FORKS = -LE 'bench|slow|install|faults|processes' -E '^host/process$$'
 # One thread for what computes on the CPU: threads that wait for work spin, and take the processors from the tests beside them.
 PYTEST = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 CENOTE_TEST_ALL=1 CENOTE_BUILD="$$PWD/build-debug" CENOTE_SIM_LIBRARIES="$$PWD/build-debug/sim" .venv/bin/python -m pytest
 
-.PHONY: help build run test quick deep bench table policy docs check format faults fuzz mutants coverage gpu install wheel clean
+.PHONY: help build run test quick deep bench table policy docs check format faults fuzz mutants coverage gpu install wheel matrix clean
 
 help:
 	@echo 'make build    the library and programs, for speed, in build/'
@@ -61,6 +61,7 @@ help:
 	@echo 'make coverage which branches of pool/ the tests take, and why the rest is not taken (clang)'
 	@echo 'make gpu      the tests that need no simulation, on the real driver'
 	@echo 'make install  PREFIX=/usr/local'
+	@echo 'make matrix   each Python that is here with each PyTorch that the wheel has an adapter for, as a table'
 	@echo 'make wheel    the source package and the wheel, in dist/, and tries them with each Python that is here (docs/release.md)'
 	@echo 'make clean    removes the build folders'
 

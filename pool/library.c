@@ -214,7 +214,7 @@ static int create(int device, cenote_context context, const cenote_options *opti
     if (error)
         return error;
     pool->config.serial = ++pools_made;
-    /* before a thread can find it open that destroys the pool whose structure it has */
+    /* set before `open`: a thread that still names the last pool of the structure may destroy this one then */
     pool->config.is_default = is_default;
     pool->life.open = true;
     *result = pool;

@@ -48,6 +48,7 @@ enum plan {
     PLAN_READY,
     PLAN_OVER_LIMIT,                      /* more pages would have to be created than `allowance` */
     PLAN_NO_MEMORY,                       /* host memory */
+    /* Of the plan around it alone, in shortage/attempt.c. */
     PLAN_LOOSENED,                        /* mappings have gone: look for a place anew */
     PLAN_ORDER                            /* not without memory in flight, for which the stream can be made to wait */
 };

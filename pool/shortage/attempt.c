@@ -552,7 +552,8 @@ void attempt_replace_segments(struct climb *c)
 /*
  * Finds a place and fills it. If the device may have too little memory left, the driver is asked first, so that no
  * pages are created in vain one by one. A climb asks at each further attempt, whatever the pool holds by then: pages go
- * back meanwhile, and the last refusal ends the climb, so it has to come from a plan that knew what is left.
+ * back meanwhile, and the last refusal ends the climb, so it has to come from a plan that knew what is left. A place is
+ * looked for again where a plan says so: once mappings have gone, or to have memory in flight from the second look on.
  */
 enum attempt attempt_serve(struct climb *c)
 {
