@@ -8,8 +8,9 @@ compiler, no other package. So do the Pythons of each root folder that --root na
     debootstrap --variant=minbase --include=python3.14-venv sid /tmp/sid && make wheel TRY="--root /tmp/sid"
 
 Then the source package is built and installed. The newest Python of this machine gets each version of PyTorch for which the wheel has an adapter,
-without NVIDIA's packages, and trains a model on the simulated GPU under cenote, with no compiler in PATH. With --matrix nothing else is tried, each
-Python gets each version, and what became of them is a table; the exit status is 1 if one does not train.
+without NVIDIA's packages, and trains a model on the simulated GPU under cenote, with a graph, a MemPool, an error of memory and a verdict of the dry
+run, and no compiler in PATH. With --matrix nothing else is tried, each Python gets each version, and what became of them is a table; the exit status
+is 1 if one does not train.
 """
 from __future__ import annotations
 
@@ -126,9 +127,18 @@ for step in range(3):
 graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):
     model(torch.ones(256, 1024, device="cuda"))
+with torch.cuda.use_mem_pool(torch.cuda.MemPool()):
+    apart = torch.empty(1 << 20, device="cuda")
 segments = torch.cuda.memory_snapshot()
 assert {tuple(one["segment_pool_id"]) for one in segments} > {(0, 0)} and all(one["is_expandable"] for one in segments), "graphs have pages, too"
 print("PyTorch", torch.__version__, "under", torch.cuda.get_allocator_backend())
+"""
+RUNS_OUT = """
+try:
+    torch.empty(1 << 40, device="cuda")
+    raise SystemExit("a tensor of four TiB was made")
+except torch.OutOfMemoryError:
+    pass
 """
 
 
@@ -137,12 +147,16 @@ def examine_with_torch(python: str, folder: pathlib.Path, wheel: pathlib.Path, v
     inside = install(python, folder, wheel, "--no-index")
     without = ROOT / "python/requirements/without.txt"
     run(ROOT / ".venv/bin/uv", "pip", "install", "--quiet", "--python", inside, "--excludes", without, f"torch=={version}", "numpy")
-    script = folder / "train.py"
+    script, runs_out = folder / "train.py", folder / "runs_out.py"
     script.write_text(TRAINS)
+    runs_out.write_text(TRAINS + RUNS_OUT)
     tools = folder / "tools"
     tools.mkdir()
     clean = {"cwd": folder, "env": {"PATH": str(tools), "HOME": str(folder), "LANG": "C.UTF-8"}}
-    return run(inside, "-I", "-m", "cenote", "run", "--sim", "8GiB", "--allocator", "cenote", script, **clean)
+    verdict = run(inside, "-I", "-m", "cenote", "dry-run", "--quiet", "--gpu", "8GiB", "--allocator", "cenote", script, **clean)
+    if "\nfits: " not in verdict:
+        sys.exit(f"cenote dry-run of {script}:\n{verdict}")
+    return run(inside, "-I", "-m", "cenote", "run", "--sim", "8GiB", "--allocator", "cenote", runs_out, **clean)
 
 
 def versions_ahead(wheel: pathlib.Path) -> list[str]:
