@@ -425,9 +425,9 @@ static int close_for_calls(cenote_pool *pool, tick waited, bool whole, CUresult 
         pending_poll(pool);
     }
     lock_take(&pool->lock);
-    if (!result && pool->pending.count)
+    if (!result && pool->clock.uses.blocks)
         error = error_set(CENOTE_BUSY | ERROR_ANSWER, 0,
-                          "%u freed blocks wait for streams that cannot be waited for now", pool->pending.count);
+                          "%u freed blocks wait for streams that cannot be waited for now", pool->clock.uses.blocks);
     else if (!result)
         error = check_done(pool, waited);
     error = error ? error : may_be_destroyed(pool); /* other threads may have allocated meanwhile, or freed */

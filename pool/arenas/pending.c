@@ -45,7 +45,6 @@ uint32_t pending_detach(cenote_pool *pool, const struct block_ref *w, tick freed
 {
     set_pending(pool, w, true);
     use_of(&pool->clock, *w->uses)->freed = freed;
-    atomic_fetch_add(&pool->pending.count, 1);
     pool->life.users++;
     return *w->uses;
 }
@@ -73,7 +72,6 @@ static void release(cenote_pool *pool, uint32_t first)
     uses_end(&pool->clock, first);
     set_pending(pool, &w, false);
     *w.uses = 0;
-    atomic_fetch_sub(&pool->pending.count, 1);
     place_give(pool, &w, freed);
 }
 

@@ -1,6 +1,6 @@
 /*
  * pending.h: freed blocks that streams besides their own may still be using. See pending.c.
- * OWNER: pending.c. LOCKING: the pool's lock; `count` is read without.
+ * OWNER: pending.c. LOCKING: the pool's lock.
  */
 #ifndef CENOTE_POOL_ARENAS_PENDING_H
 #define CENOTE_POOL_ARENAS_PENDING_H
@@ -8,7 +8,6 @@
 #include "pool/arenas/store.h"
 
 struct pending {
-    _Atomic(uint32_t) count;
     uint32_t       allocs_since_poll; /* allocations since an allocation polled and found the turn free */
 };
 

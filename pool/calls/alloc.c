@@ -120,7 +120,7 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
         stream_device_checked = true;
     }
     q->mark |= pool->steps.bits; /* only now: a step may have ended while the driver was asked */
-    bool polls = (pool->pending.count && ++pool->pending.allocs_since_poll >= POLL_EVERY) ||
+    bool polls = (pool->clock.uses.blocks && ++pool->pending.allocs_since_poll >= POLL_EVERY) ||
                  lane_waits_for_call(&pool->clock, a->horizon.lane) ||
                  (lanes_have_captured(&pool->clock) &&
                   lane_waits_for_call(&pool->clock, lane_when_captured(&pool->clock, key, stream, NULL)));

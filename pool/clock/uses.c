@@ -160,6 +160,7 @@ void uses_record(struct clock *c, uint32_t uses)
 
     uint32_t appended = 0;
     lock_take(c->lock);
+    atomic_fetch_add(&c->uses.blocks, 1); /* before the first pause: it goes down when the last use is done */
     for (uint32_t use = uses, next; use; use = next) {
         const struct use *u = use_of(c, use);
         next = u->next;
@@ -263,12 +264,14 @@ static uint32_t leave_lane(struct clock *c, struct lane *lane)
  */
 uint32_t uses_take_done(struct clock *c, struct uses_walk *walk)
 {
+    count_one(c, &walk->count); /* the block before this one */
     while (walk->last && walk->looks) {
         uint32_t number = c->uses.first, done = 0;
         struct lane *lane = lane_of(c, number);
         while (!done && lane->first && use_is_done(c, lane->first)) {
             done = leave_lane(c, lane);
-            count_one(c, &walk->count);
+            if (!done) /* the caller has a block first that waits no more */
+                count_one(c, &walk->count);
         }
         if (done)
             return done;
@@ -290,6 +293,7 @@ uint32_t uses_take_done(struct clock *c, struct uses_walk *walk)
 /* All uses of a block go. LOCKING: the pool's lock; `polling`. */
 void uses_end(struct clock *c, uint32_t first)
 {
+    atomic_fetch_sub(&c->uses.blocks, 1);
     for (uint32_t use = first, next, count = 0; use; use = next) {
         struct use *u = use_of(c, use);
         next = u->next;

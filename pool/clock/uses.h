@@ -39,6 +39,7 @@ struct uses {
     uint32_t       first, last;     /* lanes with a use in them */
     struct table   table;
     struct index   by_lane;         /* uses of blocks that have more than USES_WALKED, but for the first of these */
+    _Atomic(uint32_t) blocks;       /* freed ones that wait in lanes; read without the lock */
     bool           polling;         /* a thread asks the driver about them */
     tick           fence_wanted;    /* latest free of a use that waits for a fence */
     tick           done_on_peers[DEVICES_MAX]; /* up to which free other devices are known to be done */

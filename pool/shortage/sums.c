@@ -85,7 +85,8 @@ uint64_t sums_missing(cenote_pool *pool, const struct arena *a, uint64_t bytes)
     uint64_t useful = free_for(pool, a, &free), owned = pool->store.pages.reserved - free;
     uint64_t crumbs = owned > stats->active.current ? owned - stats->active.current : 0;
     /* the request, and each pending block, may share the page at each of its ends with others */
-    uint64_t shared = (moves ? 2 * (1 + (uint64_t)pool->pending.count) : 0) << pool->store.pages.shifts[GRADE_LARGE];
+    uint64_t shared = (moves ? 2 * (1 + (uint64_t)pool->clock.uses.blocks) : 0)
+                      << pool->store.pages.shifts[GRADE_LARGE];
     uint64_t usable = (segments && pending) || shared > crumbs ? crumbs : shared;
     uint64_t asked = count_rounded(bytes), most = useful + pending + usable;
     return asked > most ? asked - most : 0;

@@ -72,7 +72,7 @@ static void derive_page_kind(const cenote_pool *pool, cenote_stats *s)
 static void derive_gauges(const cenote_pool *pool, cenote_stats *s)
 {
     s->address_space = pool->store.pages.addresses;
-    s->pending_blocks = pool->pending.count;
+    s->pending_blocks = pool->clock.uses.blocks;
     s->arenas = pool->store.arenas.used - 1 - pool->store.arenas.free_count;
     s->captures = pool->groups.capture_count;
     s->background = pool->list.attended;
