@@ -1,5 +1,9 @@
 # The verbs of this project; CMakeLists.txt does the work. `make help` lists them.
 
+ifneq ($(findstring $$,$(CURDIR)),)
+$(error the name of this folder has a dollar in it, which CMake and ccache take for a variable: call it otherwise)
+endif
+
 JOBS ?= $(shell nproc)
 SECONDS ?= 60
 
