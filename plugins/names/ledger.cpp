@@ -133,41 +133,40 @@ bool ledger_give(uint64_t at)
     return true;
 }
 
-bool ledger_hold(uint64_t at, Holder holder)
+/* Shows `look` what is known of the live block that begins there. False: there is none, or it says no. */
+template <typename Look>
+static bool with_block(uint64_t at, Look look)
 {
     if (closed)
         return false;
     std::lock_guard<std::mutex> hold(ledger_lock);
     auto found = live.find(at);
-    if (found == live.end())
-        return false;
-    entries[found->second].block.holder = holder;
-    return true;
+    return found != live.end() && look(entries[found->second].block);
+}
+
+bool ledger_hold(uint64_t at, Holder holder)
+{
+    return with_block(at, [&](auto &block) {
+        block.holder = holder;
+        return true;
+    });
 }
 
 bool ledger_holder(uint64_t at, Holder *holder)
 {
-    if (closed)
-        return false;
-    std::lock_guard<std::mutex> hold(ledger_lock);
-    auto found = live.find(at);
-    if (found == live.end())
-        return false;
-    *holder = entries[found->second].block.holder;
-    return true;
+    return with_block(at, [&](auto &block) {
+        *holder = block.holder;
+        return true;
+    });
 }
 
 /* Where a block was allocated that has no holder. */
 bool ledger_place(uint64_t at, uint32_t *place)
 {
-    if (closed)
-        return false;
-    std::lock_guard<std::mutex> hold(ledger_lock);
-    auto found = live.find(at);
-    if (found == live.end() || entries[found->second].block.holder)
-        return false;
-    *place = entries[found->second].block.place;
-    return true;
+    return with_block(at, [&](auto &block) {
+        *place = block.place;
+        return !block.holder;
+    });
 }
 
 /* It changes when a block is freed that a module or an optimizer held. */

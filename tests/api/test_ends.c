@@ -6,6 +6,7 @@
  */
 #include "pool/life/turn.h"
 #include "stats/report/pieces.h"
+#include "tests/api/caller.h"
 #include "tests/api/scene.h"
 #include "tests/patience.h"
 
@@ -32,35 +33,6 @@ static void *trim(void *unused)
     return unused;
 }
 
-/* A call on a thread of its own. It sleeps, or has come back, when `start` returns. */
-struct caller {
-    pthread_t  thread;
-    int      (*call)(void);
-    int        error;
-    atomic_int id;
-    atomic_bool is_back;
-};
-
-static void *call(void *arg)
-{
-    struct caller *c = arg;
-    cuCtxSetCurrent(scene.context);
-    atomic_store(&c->id, gettid());
-    c->error = c->call();
-    atomic_store(&c->is_back, true);
-    return NULL;
-}
-
-static void start(struct caller *c, int (*function)(void))
-{
-    struct wait wait = {0};
-    int looks = 0;
-    *c = (struct caller){.call = function};
-    REQUIRE(!pthread_create(&c->thread, NULL, call, c));
-    while (looks < 20 && !atomic_load(&c->is_back) && wait_on(&wait))
-        looks = is_asleep(atomic_load(&c->id)) ? looks + 1 : 0;
-}
-
 /* Both are inside, the first before the second, when the turn comes to them. */
 static void at_once(int (*first)(void), int (*second)(void), struct caller callers[2])
 {
@@ -76,8 +48,8 @@ static void at_once(int (*first)(void), int (*second)(void), struct caller calle
     while (!atomic_load(&holds) && wait_on(&wait))
         ;
     EXPECT(atomic_load(&holds));
-    start(&callers[0], first);
-    start(&callers[1], second);
+    caller_start(&callers[0], first, scene.context);
+    caller_start(&callers[1], second, scene.context);
     atomic_store(&may_go, true);
     pthread_join(callers[0].thread, NULL);
     pthread_join(callers[1].thread, NULL);
@@ -266,9 +238,9 @@ static void end_beneath(int (*look_at_it)(void))
     DONE(look_at_it());
     size_t whole = answer;
     DONE(turn_take(looked_at));
-    start(&ends, end_it);
+    caller_start(&ends, end_it, scene.context);
     look_begin_held(&look, looked_at);
-    start(&looks, look_at_it);
+    caller_start(&looks, look_at_it, scene.context);
     lock_give(&looked_at->turn);
     while (atomic_load(&looked_at->turn.state) == LOCK_FREE && !atomic_load(&ends.is_back) && wait_on(&wait))
         ;
@@ -318,7 +290,7 @@ CASE(a_look_that_pauses_keeps_its_pool)
         ;
     lock_take(&looked_at->lock); /* in a pause */
     EXPECT_EQ(looked_at->life.away, 1);
-    start(&ends, end_it);
+    caller_start(&ends, end_it, scene.context);
     while (!atomic_load(&looked_at->life.ending) && wait_on(&wait))
         ;
     atomic_store(&is_enough, true);

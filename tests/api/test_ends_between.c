@@ -5,6 +5,7 @@
  *
  * Not: calls that wait for the turn from their beginning (test_ends.c).
  */
+#include "tests/api/caller.h"
 #include "tests/api/scene.h"
 #include "tests/patience.h"
 
@@ -340,36 +341,6 @@ static void *trim(void *unused)
     return unused;
 }
 
-struct caller {
-    pthread_t   thread;
-    int       (*call)(void);
-    int         error;
-    atomic_int  id;
-    atomic_bool is_back;
-};
-
-static void *caller_calls(void *arg)
-{
-    struct caller *c = arg;
-    DONE(cuCtxSetCurrent(scene.context));
-    atomic_store(&c->id, gettid());
-    c->error = c->call();
-    atomic_store(&c->is_back, true);
-    return NULL;
-}
-
-/* It sleeps when this returns: on the turn, which `hold` keeps. */
-static void start(struct caller *c, int (*function)(void))
-{
-    struct wait wait = {0};
-    int looks = 0;
-    *c = (struct caller){.call = function};
-    REQUIRE(!pthread_create(&c->thread, NULL, caller_calls, c));
-    while (looks < 20 && !atomic_load(&c->is_back) && wait_on(&wait))
-        looks = is_asleep(atomic_load(&c->id)) ? looks + 1 : 0;
-    EXPECT(!atomic_load(&c->is_back));
-}
-
 static int destroy_pool(void) { return cenote_pool_destroy(scene.pool); }
 
 /* As much as it gets when the pool that ends has given back what it has free. */
@@ -409,8 +380,10 @@ static void end_beside_shortage(uint32_t provider, int arenas, int (*first)(void
     while (!atomic_load(&holds) && wait_on(&wait))
         ;
     EXPECT(atomic_load(&holds));
-    start(&callers[0], first);
-    start(&callers[1], second);
+    caller_start(&callers[0], first, scene.context);
+    caller_start(&callers[1], second, scene.context);
+    for (int i = 0; i < 2; i++)
+        EXPECT(!atomic_load(&callers[i].is_back)); /* they wait for the turn, which `hold` keeps */
     atomic_store(&may_go, true);
     for (int i = 0; i < 2; i++) {
         pthread_join(callers[i].thread, NULL);
@@ -465,8 +438,7 @@ static void take_meanwhile(cenote_pool *pool, int change, void *address, size_t 
     if (!takes)
         return;
     takes = false;
-    taker = (struct caller){.call = take_the_last_slab};
-    REQUIRE(!pthread_create(&taker.thread, NULL, caller_calls, &taker));
+    caller_start(&taker, take_the_last_slab, scene.context);
     pthread_join(taker.thread, NULL);
 }
 

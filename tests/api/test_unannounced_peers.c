@@ -3,6 +3,7 @@
  * what other threads do meanwhile. test_unannounced.c has the ordinary road.
  */
 #include "pool/pool.h"
+#include "tests/api/caller.h"
 #include "tests/api/peers.h"
 
 #undef CARD /* strict.h has its own */
@@ -258,34 +259,6 @@ CASE(end_that_cannot_be_asked_after)
 static cenote_pool *beside[2]; /* pools of the other device */
 static atomic_bool is_inside, may_leave;
 
-struct caller {
-    pthread_t   thread;
-    int       (*call)(void);
-    int         error;
-    atomic_int  id;
-    atomic_bool is_back;
-};
-
-static void *caller_calls(void *arg)
-{
-    struct caller *c = arg;
-    atomic_store(&c->id, gettid());
-    c->error = c->call();
-    atomic_store(&c->is_back, true);
-    return NULL;
-}
-
-/* It has returned when this does, or sleeps. */
-static void start(struct caller *c, int (*call)(void))
-{
-    struct wait wait = {0};
-    int looks = 0;
-    *c = (struct caller){.call = call};
-    REQUIRE(!pthread_create(&c->thread, NULL, caller_calls, c));
-    while (looks < 20 && !atomic_load(&c->is_back) && wait_on(&wait))
-        looks = is_asleep(atomic_load(&c->id)) ? looks + 1 : 0;
-}
-
 static void stay_inside(cenote_pool *pool, int change, void *address, size_t bytes, void *arg)
 {
     struct wait wait = {0};
@@ -314,11 +287,11 @@ CASE(end_while_a_capture_is_being_announced_there)
     DONE(cuCtxSynchronize());
     DONE(cuCtxPopCurrent(NULL));
     DONE(cenote_pool_watch(beside[0], stay_inside, NULL));
-    start(&inside, trim_there);
+    caller_start(&inside, trim_there, NULL);
     EXPECT(atomic_load(&is_inside));
-    start(&announces, announce_there);
+    caller_start(&announces, announce_there, NULL);
     EXPECT(!atomic_load(&announces.is_back));
-    start(&retires, retire_from_here);
+    caller_start(&retires, retire_from_here, NULL);
     atomic_store(&may_leave, true);
     pthread_join(inside.thread, NULL);
     pthread_join(announces.thread, NULL);
