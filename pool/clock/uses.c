@@ -293,7 +293,6 @@ uint32_t uses_take_done(struct clock *c, struct uses_walk *walk)
 /* All uses of a block go. LOCKING: the pool's lock; `polling`. */
 void uses_end(struct clock *c, uint32_t first)
 {
-    atomic_fetch_sub(&c->uses.blocks, 1);
     for (uint32_t use = first, next, count = 0; use; use = next) {
         struct use *u = use_of(c, use);
         next = u->next;
@@ -306,6 +305,7 @@ void uses_end(struct clock *c, uint32_t first)
         count_one(c, &count);
     }
     table_give(&c->uses.table, first);
+    atomic_fetch_sub(&c->uses.blocks, 1); /* after the last pause: until then the pool does not end */
 }
 
 /* That of the lane, or USES_NOTHING. LOCKING: the pool's lock. */
