@@ -28,9 +28,10 @@ set_target_properties(cenote_shared PROPERTIES VERSION ${PROJECT_VERSION} SOVERS
 # libcenote.a is one object in which hidden names are local, so that our heap_take does not meet a program's. Machine code only: it serves
 # any compiler.
 set(whole ${CMAKE_BINARY_DIR}/cenote_whole.o)
-add_custom_command(OUTPUT ${whole}
-    COMMAND ${CMAKE_LINKER} -r -o ${whole} $<TARGET_OBJECTS:cenote_objects>
-    COMMAND ${CMAKE_OBJCOPY} --localize-hidden --remove-section=.gnu.lto_* ${whole}
+add_custom_command(OUTPUT ${whole} # ld.lld makes another name of one with a % in it: so the folder is not named
+    COMMAND ${CMAKE_LINKER} -r -o cenote_whole.o $<TARGET_OBJECTS:cenote_objects>
+    COMMAND ${CMAKE_OBJCOPY} --localize-hidden --remove-section=.gnu.lto_* cenote_whole.o
+    WORKING_DIRECTORY ${CMAKE_BINARY_DIR}
     DEPENDS cenote_objects $<TARGET_OBJECTS:cenote_objects>
     COMMAND_EXPAND_LISTS VERBATIM)
 add_library(cenote_static STATIC ${whole})
