@@ -481,16 +481,30 @@ static int refuse_in_flight(const struct request *q)
                      (unsigned long long)q->at);
 }
 
+/*
+ * At last, where no large page may go for the small ones that a place lacks: it begins where a large page does, and so
+ * lacks none of these in front. LOCKING: the pool's lock.
+ */
+static struct request begun_by_large(const struct climb *c, const struct requester *who)
+{
+    struct request q = *c->request;
+    uint64_t page = pages_largest(&c->pool->store.pages);
+    if (c->rung == RUNG_SPLIT && !who->may_unmap && !q.heap && !q.at && q.alignment < page)
+        q.alignment = page;
+    return q;
+}
+
 /* A place, with pages in flight that stay where they are if there is one. LOCKING: the pool's lock. */
 static enum fit find(struct climb *c, struct requester *who, struct place *place)
 {
     tick orderable = who->orderable;
-    enum fit fit = place_try(c->pool, c->arena, who, c->request, true, place, &c->at);
+    struct request q = begun_by_large(c, who);
+    enum fit fit = place_try(c->pool, c->arena, who, &q, true, place, &c->at);
     if (!orderable || fit == FIT_NOW || fit == FIT_WITH_PAGES)
         return fit;
     /* it begins at pages that stay, of which another slot is in flight: there is one without them */
     who->orderable = 0;
-    fit = place_try(c->pool, c->arena, who, c->request, true, place, &c->at);
+    fit = place_try(c->pool, c->arena, who, &q, true, place, &c->at);
     who->orderable = orderable;
     return fit;
 }

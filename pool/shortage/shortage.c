@@ -14,7 +14,8 @@
  *     RUNG_WAIT       wait on the host, if all that is in flight would be enough, for whatever comes first, here or in
  *                     another pool of the device, until the device is done with all that was freed when the climb got
  *                     here (not during a capture)
- *     RUNG_SPLIT      a block that lies on a part of a large page has small ones there (units.c)
+ *     RUNG_SPLIT      a block that lies on a part of a large page has small ones there (units.c); during a capture no
+ *                     page goes for another, and a place begins with a large one instead
  *     then            CENOTE_OUT_OF_MEMORY, and the explanation (explain.c) once the turn is over
  *
  * An allocation waits for the device only here, when physical memory is short
@@ -246,11 +247,10 @@ static bool another_round(struct climb *c)
     return came || c->stir != before;
 }
 
-/* Places take pages that are smaller than what may come there. */
+/* Places take pages that are smaller than what may come there; or, during a capture, begin with a large one. */
 static bool may_split(const struct climb *c)
 {
-    return pages_have_sizes(&c->pool->store.pages) && provider_moves_pages(c->pool, c->arena) &&
-           !pool_is_capturing(c->pool);
+    return pages_have_sizes(&c->pool->store.pages) && provider_moves_pages(c->pool, c->arena);
 }
 
 /* The program is asked, and asked again as long as it frees something. */

@@ -340,6 +340,30 @@ static void capture_draws(uint32_t split_pages)
 CASE(a_capture_draws_free_large_pages) { capture_draws(WIDE); }
 CASE(a_capture_draws_free_small_pages) { capture_draws(SPLIT); }
 
+/* Behind the first block two small pages lack, of which one could be made. The large ones are whole, and wait in front of other units. */
+CASE(a_capture_begins_with_a_large_page_where_small_ones_lack)
+{
+    struct scene scene;
+    cenote_group *group;
+    void *first = NULL, *second = NULL;
+    open_with(&scene, "limit:30MiB");
+    struct held small = take(&scene, SPLIT, 2 * SMALL, B);
+    leave_free(&scene, WIDE, 3 * LARGE);
+    give(&scene, &small);
+    units_grade_pages = SPLIT;
+    DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
+    DONE(cenote_capture_begin(group, scene.stream[A]));
+    DONE(cenote_alloc(scene.pool, 3 * MIB, scene.stream[A], &first));
+    DONE(cenote_alloc(scene.pool, LARGE + SMALL, scene.stream[A], &second));
+    EXPECT_EQ((uintptr_t)second % LARGE, 0);
+    EXPECT_EQ(reserved(&scene), 3 * LARGE + 2 * SMALL);
+    DONE(cenote_capture_end(group, scene.stream[A]));
+    DONE(cenote_free(first));
+    DONE(cenote_free(second));
+    DONE(cenote_group_destroy(group));
+    units_end(&scene);
+}
+
 CASE(small_pages_count_for_the_most_mappings)
 {
     struct scene scene;
