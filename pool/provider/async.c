@@ -29,7 +29,7 @@ bool async_serves(const cenote_pool *pool, const struct arena *a)
 }
 
 /*
- * The driver's pool is made with the first memory of it, inside the device: cuMemPoolCreate ends a capture that a thread
+ * The driver's pool is made with the first memory of it, inside the device: cuMemPoolCreate ends captures that a thread
  * outside meets. LOCKING: the turn.
  */
 static CUresult async_open(cenote_pool *pool)
