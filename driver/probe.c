@@ -4,7 +4,8 @@
  *
  *     not proven ---> a page was created, mapped and opened to the device: proven, of the first kind with which that worked
  *         |    +----> every kind was refused, and cuMemAlloc works: refused, the device has no pages
- *         +---------> neither: the device is full, or the driver fails in another way. The next thread tries again
+ *         +---------> neither: the device is full, or the driver fails in another way. The next thread tries again, and a climb whenever it looks
+ *                     again. The kinds that were refused are out, so that what a full device answers is out of memory
  *
  * Nothing is written through the page: a write that fails is a fault, and ends the program's context. `cenote doctor` writes, in its own process.
  * No call waits for the device, but cuMemFree where no page works (rule 12). No work has used the page, so it is unmapped while a capture is
@@ -169,7 +170,9 @@ static void prove(struct device *d, bool fabric)
     }
     if (!result)
         atomic_store(&d->pages[fabric], kind | PAGES_PROVEN);
-    else if (kind == KINDS && has_plain_memory(d))
+    else if (kind < KINDS)
+        atomic_store(&d->pages[fabric], kind);
+    else if (has_plain_memory(d))
         atomic_store(&d->pages[fabric], (KINDS - 1) | PAGES_REFUSED);
 }
 

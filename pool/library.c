@@ -22,7 +22,6 @@
 #include "pool/life/pools.h"
 #include "pool/life/turn.h"
 #include "pool/mapping/trim.h"
-#include "pool/provider/async.h"
 #include "pool/provider/provider.h"
 #include "pool/shortage/wait.h"
 #include "stats/account/record.h"
@@ -182,9 +181,6 @@ static int pool_init(cenote_pool *pool, int device, cenote_context context, cons
     if (!(error = choose_provider(pool)) && !(error = choose_page(pool, &shift)))
         error = open_tables(pool, shift);
     if (!error && (error = record_open(pool)))
-        close_tables(pool);
-    CUresult result = !error && pool->config.provider == CENOTE_ASYNC ? async_open(pool) : CUDA_SUCCESS;
-    if (result && (error = pool_driver_error(pool, result, "cuMemPoolCreate")))
         close_tables(pool);
     if (error)
         leave_device(pool);

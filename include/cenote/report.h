@@ -95,7 +95,10 @@ CENOTE_API int cenote_tag_share(int on);
 /* What the live block that holds `address` turned out to be: enum cenote_kind. It goes out of its old kind and into this one. */
 CENOTE_API int cenote_block_set_kind(const void *address, int kind);
 
-/* One part of the allocated bytes. The rows of one division add up to `allocated.current`; an arena or a group that goes takes its totals along. */
+/*
+ * One part of the allocated bytes. The rows of one division add up to `allocated.current`, but for groups: blocks may be in none. An arena or a group
+ * that goes takes its totals along.
+ */
 typedef struct cenote_row {
     char          name[192];  /* a tag's path, its end if it is longer; the name of a group, kind or phase; the size of a class */
     uint64_t      key;        /* of a stream its cenote_block.stream_id, of a class its largest size, else a number */

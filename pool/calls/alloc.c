@@ -61,18 +61,18 @@ static int no_books(void)
  * The arena for the request; the pool's lock is held then. NULL: the lock is free. If *error is still CENOTE_OK then,
  * the stream is new to the pool: the caller asks stream_check_own, and comes again with `stream_device_checked`.
  */
-static struct arena *lock_arena(cenote_pool *pool, uint32_t group, struct request *q, CUstream stream, uint64_t key,
-                                bool stream_device_checked, int *error)
+static struct arena *lock_arena(cenote_pool *pool, const cenote_group *group, struct request *q, CUstream stream,
+                                uint64_t key, bool stream_device_checked, int *error)
 {
     struct arena *a = NULL;
     if ((*error = pool_take_lock(pool))) /* it may have ended while the driver was asked for the key */
         return NULL;
     CUresult lost = pool->life.lost;
-    bool is_gone = group && (!group_of(pool, group)->number || group_of(pool, group)->destroyed);
+    bool is_gone = group && (!group->number || group->destroyed); /* and its number may be another group's by now */
     bool has_room = !lost && !is_gone && place_reserve_books(pool, q->mark);
-    group = group_of_stream(pool, group, key);
-    if (has_room && group != CAPTURE_TAKES_NONE)
-        a = stream_device_checked ? idle_make_arena(pool, group, key, stream) : arenas_find(pool, group, key);
+    uint32_t number = group_of_stream(pool, group ? group->number : 0, key);
+    if (has_room && number != CAPTURE_TAKES_NONE)
+        a = stream_device_checked ? idle_make_arena(pool, number, key, stream) : arenas_find(pool, number, key);
     if (a)
         return a;
     lock_give(&pool->lock);
@@ -80,7 +80,7 @@ static struct arena *lock_arena(cenote_pool *pool, uint32_t group, struct reques
         *error = pool_driver_error(pool, lost, "an earlier call");
     else if (is_gone)
         *error = error_set(CENOTE_INVALID, 0, "the group was destroyed: nothing more can be allocated from it");
-    else if (group == CAPTURE_TAKES_NONE)
+    else if (number == CAPTURE_TAKES_NONE)
         *error =
             error_set(CENOTE_CAPTURE, 0,
                       "a capture that takes no memory is open on this stream: begin it with cenote_capture_begin and a "
@@ -103,7 +103,7 @@ static inline void meet_stream(cenote_pool *pool, uint64_t key, CUstream stream)
 }
 
 /* Serves the request from pages in place, or leaves it to shortage_serve. LOCKING: none held. */
-static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream stream, uint64_t *at)
+static int serve(cenote_pool *pool, const cenote_group *group, struct request *q, CUstream stream, uint64_t *at)
 {
     uint64_t key;
     struct arena *a;
@@ -151,7 +151,7 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
 }
 
 /* The public call has set bytes, alignment and place of the request; `caller` is its return address. */
-static int allocate(cenote_pool *pool, uint32_t group, struct request *q, CUstream stream, void **block,
+static int allocate(cenote_pool *pool, const cenote_group *group, struct request *q, CUstream stream, void **block,
                     const void *caller)
 {
     uint64_t at = 0;
@@ -182,13 +182,13 @@ static int allocate(cenote_pool *pool, uint32_t group, struct request *q, CUstre
 int cenote_alloc(cenote_pool *pool, size_t bytes, cenote_stream stream, void **block)
 {
     struct request q = {.bytes = bytes, .alignment = BLOCK_BYTES};
-    return allocate(pool, 0, &q, stream, block, __builtin_return_address(0));
+    return allocate(pool, NULL, &q, stream, block, __builtin_return_address(0));
 }
 
 int cenote_alloc_aligned(cenote_pool *pool, size_t bytes, size_t alignment, cenote_stream stream, void **block)
 {
     struct request q = {.bytes = bytes, .alignment = alignment};
-    return allocate(pool, 0, &q, stream, block, __builtin_return_address(0));
+    return allocate(pool, NULL, &q, stream, block, __builtin_return_address(0));
 }
 
 int cenote_group_alloc(cenote_group *group, size_t bytes, size_t alignment, cenote_stream stream, void **block)
@@ -199,7 +199,7 @@ int cenote_group_alloc(cenote_group *group, size_t bytes, size_t alignment, ceno
                          group ? "group \"%s\" was destroyed: nothing more can be allocated from it"
                                : "the group is NULL: cenote_group_create gives one",
                          group ? group->name : "");
-    return allocate(group->pool, group->number, &q, stream, block, __builtin_return_address(0));
+    return allocate(group->pool, group, &q, stream, block, __builtin_return_address(0));
 }
 
 int cenote_alloc_at(cenote_pool *pool, cenote_group *group, void *address, size_t bytes, cenote_stream stream)
@@ -211,7 +211,7 @@ int cenote_alloc_at(cenote_pool *pool, cenote_group *group, void *address, size_
             CENOTE_INVALID, 0,
             "%zu bytes at %p: give the size and address that an earlier block had, and a group of this pool or NULL",
             bytes, address);
-    return allocate(pool, group ? group->number : 0, &q, stream, &block, __builtin_return_address(0));
+    return allocate(pool, group, &q, stream, &block, __builtin_return_address(0));
 }
 
 /* ----------------------------------------------------------------------------------------------------------- giving */

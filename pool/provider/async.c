@@ -28,7 +28,11 @@ bool async_serves(const cenote_pool *pool, const struct arena *a)
            touch_captures_are_announced();
 }
 
-CUresult async_open(cenote_pool *pool)
+/*
+ * The driver's pool is made with the first memory of it, inside the device: cuMemPoolCreate ends captures that a thread
+ * outside meets. LOCKING: the turn.
+ */
+static CUresult async_open(cenote_pool *pool)
 {
     const struct device *d = pool->config.device;
     CUmemPoolProps props = {0};

@@ -10,7 +10,6 @@
 #include "pool/pool.h"
 
 bool     async_serves(const cenote_pool *pool, const struct arena *a);
-CUresult async_open(cenote_pool *pool);
 void     async_close(cenote_pool *pool);
 uint64_t async_habit(cenote_pool *pool, const struct arena *a, uint64_t size, uint64_t plain);
 CUresult async_take(cenote_pool *pool, const struct arena *a, uint64_t bytes, CUdeviceptr *at);

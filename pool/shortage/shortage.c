@@ -28,6 +28,7 @@
 
 #include "pool/arenas/place.h"
 #include "pool/life/pool.h"
+#include "pool/life/prove.h"
 #include "pool/life/turn.h"
 #include "pool/mapping/aliases.h"
 #include "pool/mapping/grow.h"
@@ -333,6 +334,9 @@ static int climb(struct climb *c)
     }
     /* a source's function ran, and the thread did not get back into the context */
     while (!c->driver && !(c->driver = device_entered())) {
+        int error = prove_pages(pool); /* the device may have been too full to try a page before */
+        if (error)
+            return error;
         bool hopeless = is_hopeless(c);
         bool asks_first = c->request->at && c->rung == RUNG_BUDGET; /* whether the address is free at all */
         enum attempt attempt = hopeless && !asks_first ? ATTEMPT_SHORT : attempt_serve(c);

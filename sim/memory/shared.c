@@ -218,7 +218,7 @@ static bool describes_memory(const struct file_header *h, enum file_kind kind)
 {
     int area;
     CUmemLocation place = {.type = (CUmemLocationType)h->place, .id = h->place_id};
-    if (h->handle_types & ~(uint32_t)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+    if (h->handle_types & ~(uint32_t)(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC))
         return false;
     if (kind == FILE_CREATED_MEMORY && (!location_area(&place, &area) || area != h->device))
         return false;

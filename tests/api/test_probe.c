@@ -200,6 +200,59 @@ CASE(a_full_device_teaches_nothing)
     scene_close(&scene);
 }
 
+/* Pages that have fabric handles are shared by files within the machine, as others are. */
+CASE(pages_with_both_handles_are_shared)
+{
+    struct scene scene;
+    struct held held;
+    cenote_share share;
+    void *at = NULL;
+    open_as(&scene, SIM_QUIRK(FABRIC), "handles:fabric");
+    held_take(&held, scene.pool, 3 * MIB, scene.stream[A]);
+    DONE(cenote_export(held.at, &share));
+    DONE(cenote_import(&share, sizeof share, 0, &at));
+    DONE(sim_launch_expect(scene.stream[A], device_address(at), held.pattern, 4 * KIB));
+    DONE(cuStreamSynchronize(scene.stream[A]));
+    DONE(cenote_import_close(at));
+    held_give(&held);
+    scene_close(&scene);
+}
+
+/* The device is full when what it refuses could be found out, of memory that another pool has free. The request is served all the same. */
+static void expect_on_full_device(uint64_t quirks, const char *conf)
+{
+    struct scene scene;
+    struct held all, held[2];
+    cenote_options options = scene_options();
+    cenote_pool *late;
+    open_as(&scene, quirks, "provider:plain");
+    REQUIRE(held_take(&all, scene.pool, CARD, scene.stream[A]));
+    held_give(&all);
+    DONE(cuStreamSynchronize(scene.stream[A]));
+    DONE(cenote_options_parse(&options, conf));
+    DONE(cenote_pool_create(0, &options, &late));
+    for (int i = 0; i < 2; i++)
+        EXPECT(held_take(&held[i], late, 5 * MIB, scene.stream[A]));
+    for (int i = 0; i < 2; i++)
+        held_give(&held[i]);
+    DONE(cenote_pool_check(late));
+    DONE(cenote_pool_destroy(late));
+    scene_close(&scene);
+}
+
+CASE(a_full_device_that_refuses_what_it_promises)
+{
+    static const char *const providers[] = {"provider:vmm,handles:fabric", "provider:guard,handles:fabric"};
+    for (int i = 0; i < 2; i++) {
+        expect_on_full_device(0, providers[i]);
+        expect_on_full_device(SIM_QUIRK(WSL_RDMA), providers[i]);
+        expect_on_full_device(SIM_QUIRK(FABRIC_NOT_PERMITTED), providers[i]);
+        expect_on_full_device(SIM_QUIRK(FABRIC_INVALID) | SIM_QUIRK(WSL_RDMA), providers[i]);
+        expect_on_full_device(SIM_QUIRK(ATTRIBUTE_LIES), providers[i]);
+        expect_on_full_device(SIM_QUIRK(DECOMPRESSION_REFUSED), providers[i]);
+    }
+}
+
 /* A capture of the program's own goes on, and the page that is tried does no harm to it. */
 CASE(the_first_call_comes_during_a_capture)
 {

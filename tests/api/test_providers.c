@@ -224,6 +224,44 @@ CASE(battery_on_guard)
     battery(CENOTE_GUARD);
 }
 
+/* `provider` begins, serves and, where it can, ends beside a capture of this thread: announced, or none is. */
+static void begin_in_a_capture(enum cenote_provider provider, CUstreamCaptureMode mode, bool announced)
+{
+    struct scene scene;
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = scene_options();
+    cenote_pool *begun;
+    CUgraph graph = NULL;
+    void *block;
+    options.announced = announced;
+    scene_open_with(&scene, &shape, &options);
+    if (announced)
+        DONE(cenote_pool_capture_begin(scene.pool, scene.stream[A]));
+    DONE(cuStreamBeginCapture(scene.stream[A], mode));
+    options.provider = provider;
+    DONE(cenote_pool_create(0, &options, &begun));
+    DONE(cenote_alloc(begun, 40 * MIB, scene.stream[B], &block));
+    DONE(cenote_free(block));
+    DONE(cuStreamEndCapture(scene.stream[A], &graph));
+    EXPECT(graph != NULL);
+    if (announced)
+        DONE(cenote_pool_capture_end(scene.pool, scene.stream[A]));
+    DONE(cuGraphDestroy(graph));
+    DONE(cenote_stream_retire(begun, scene.stream[B]));
+    DONE(cenote_pool_destroy(begun));
+    scene_close(&scene);
+}
+
+CASE(a_pool_that_begins_ends_no_capture)
+{
+    static const CUstreamCaptureMode modes[] = {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_RELAXED};
+    for (enum cenote_provider provider = CENOTE_VMM; provider <= CENOTE_GUARD; provider++)
+        for (int i = 0; i < 3; i++) {
+            begin_in_a_capture(provider, modes[i], true);
+            begin_in_a_capture(provider, modes[i], false);
+        }
+}
+
 /* What a device can do decides: `vmm` before `pools` before nothing special. */
 static void automatic(bool vmm, bool pools)
 {
@@ -236,7 +274,7 @@ static void automatic(bool vmm, bool pools)
     shape.vmm = vmm;
     shape.pools = pools;
     scene_open_with(&scene, &shape, &options);
-    REQUIRE(held_take(&held, scene.pool, 3 * MIB, scene.stream[A]));
+    REQUIRE(held_take(&held, scene.pool, 40 * MIB, scene.stream[A])); /* in less a driver's pool has no part */
     sim_books(&books);
     EXPECT_EQ(books.handles > 0, vmm);
     EXPECT_EQ(books.allocations > 0, !vmm);

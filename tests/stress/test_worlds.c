@@ -1,9 +1,9 @@
 /*
  * test_worlds.c: random programs in a world of two devices: each has its primary context, one of the program's own, and streams of a green one. Each
  * context has a pool, which ends and begins again while other threads are at it. The seed says which providers, limits and orders there are, how old
- * the driver is, and of which devices captures are announced. Threads come and go, use blocks of each other on their own streams and on those of
- * the other device, capture, and replay; between their lives a primary context is reset, and while they live the driver refuses a call now and then.
- * Every block has contents, which the simulated card judges, and in the end the cards have everything back.
+ * the driver is, what it promises and refuses, and of which devices captures are announced. Threads come and go, use blocks of each other on their
+ * own streams and on those of the other device, capture, and replay; between their lives a primary context is reset, and while they live the driver
+ * refuses a call now and then. Every block has contents, which the simulated card judges, and in the end the cards have everything back.
  *
  * A seed makes a program; with threads, as far as threads do. WORLD_SEED: the first. CENOTE_TEST_ROUNDS: more seeds.
  *
@@ -205,6 +205,7 @@ static void capture(struct worker *w, int place)
     }
     MUST(cuStreamBeginCapture(stream, world.threads == 1 && pick(&w->random, 2) ? CU_STREAM_CAPTURE_MODE_GLOBAL : CU_STREAM_CAPTURE_MODE_RELAXED) ==
          CUDA_SUCCESS);
+    cenote_pool *beside = world.threads == 1 && !pick(&w->random, 4) ? begin_beside(w, p) : NULL;
     capture_work(w, pool, place, stream, kept, 3);
     for (int i = 0; i < BLOCKS && pick(&w->random, 2); i++) {
         struct block *b = &w->block[pick(&w->random, BLOCKS)];
@@ -219,6 +220,7 @@ static void capture(struct worker *w, int place)
     MUST(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
     if (p->announced)
         MUST(cenote_capture_end(group, stream) == CENOTE_OK || (world.refuses && cenote_capture_end(group, stream) == CENOTE_OK));
+    MUST(!beside || cenote_pool_destroy(beside) == CENOTE_OK);
     if (MUST(graph != NULL)) {
         world.captured++;
         MUST(cuGraphInstantiate(&exec, graph, 0) == CUDA_SUCCESS);
@@ -456,9 +458,11 @@ static void design(uint64_t *random)
     static const uint32_t providers[] = {CENOTE_VMM, CENOTE_VMM, CENOTE_VMM, CENOTE_ASYNC, CENOTE_PLAIN, CENOTE_GUARD};
     static const int versions[] = {VERSION_NEWEST, VERSION_NEWEST, VERSION_NEWEST, 12040, 11080};
     static const uint64_t lags[] = {0, MSEC / 5, 2 * MSEC, 20 * MSEC};
+    static const uint64_t whims[] = {0, 0, SIM_QUIRK(WSL_RDMA), SIM_QUIRK(FABRIC_INVALID), SIM_QUIRK(ATTRIBUTE_LIES), SIM_QUIRK(FABRIC)};
     struct sim_shape shape = scene_card((120 + 20 * pick(random, 10)) * MIB);
     shape.devices = DEVICES;
     shape.lag = lags[pick(random, 4)];
+    shape.quirks = whims[pick(random, 6)];
     world.version = versions[pick(random, 5)];
     version_set(world.version);
     world.captures = pick(random, 2);
@@ -476,6 +480,7 @@ static void design(uint64_t *random)
         o->provider = providers[pick(random, 6)];
         o->page_mib = 2u << pick(random, 4);
         o->order = (uint32_t)pick(random, 3);
+        o->handles = (uint32_t)pick(random, 2);
         o->aliases = pick(random, 4) ? CENOTE_ALIASES_ON : CENOTE_ALIASES_OFF;
         o->announced = p->announced = announced[p->device];
         o->trim_every = (uint32_t)pick(random, 3);

@@ -153,6 +153,17 @@ static void leave_pool(int place)
     atomic_fetch_sub(&world.place[place].callers, 1);
 }
 
+/* While a capture is open, which goes on: a pool with any provider. NULL: a capture is open, and this one would be the first that hears of none. */
+static cenote_pool *begin_beside(struct worker *w, const struct place *p)
+{
+    cenote_pool *pool = NULL;
+    cenote_options options = p->options;
+    options.provider = (uint32_t)pick(&w->random, CENOTE_GUARD + 1);
+    int error = p->is_primary ? cenote_pool_create(p->device, &options, &pool) : cenote_pool_create_in(p->context, &options, &pool);
+    MUST(!error || error == CENOTE_BUSY);
+    return pool;
+}
+
 typedef CUresult (*launch_fn)(CUstream stream, CUdeviceptr at, uint64_t pattern, size_t bytes);
 
 static void launch(const struct held *held, launch_fn work, CUstream stream)
