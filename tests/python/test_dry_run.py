@@ -407,7 +407,10 @@ def test_search_without_a_verdict(dry):
 
 
 @pytest.mark.parametrize("arguments, words", [
-    ([], "--gpu/--sim"),
+    ([], "no program"),
+    (["--advise", "train.py"], "are for one card"),
+    (["--gpu", "MI300", "train.py"], "a card of AMD's"),
+    (["--gpu", "l4x2", "--devices", "4", "train.py"], "the same number of devices"),
     (["--gpu", "80GiB"], "no program"),
     (["--gpu", "80GiB", "missing.py"], "there is no file 'missing.py'"),
     (["--gpu=-80GiB", "train.py"], "is neither a size such as 80GiB nor a card"),

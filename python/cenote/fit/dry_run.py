@@ -41,16 +41,17 @@ Run = Union["subprocess.Popen[bytes]", copies.Run]
 Start = Callable[[dict[str, str], Any], Run]  # its variables, and where its output goes
 TAIL = 2000  # if a second run fails, so many bytes of its output are shown
 
-USAGE = """cenote dry-run --gpu SIZE [OPTION...] SCRIPT.py [ARGUMENT...]
-       cenote dry-run --gpu SIZE [OPTION...] -m MODULE [ARGUMENT...]
-       cenote dry-run --gpu SIZE [OPTION...] -c CODE [ARGUMENT...]
-       cenote dry-run --gpu SIZE [OPTION...] -- PROGRAM [ARGUMENT...]"""
+USAGE = """cenote dry-run [--gpu SIZE] [OPTION...] SCRIPT.py [ARGUMENT...]
+       cenote dry-run [--gpu SIZE] [OPTION...] -m MODULE [ARGUMENT...]
+       cenote dry-run [--gpu SIZE] [OPTION...] -c CODE [ARGUMENT...]
+       cenote dry-run [--gpu SIZE] [OPTION...] -- PROGRAM [ARGUMENT...]"""
 ABOUT = "Will it fit? Runs a script, unchanged, on a simulated GPU for a few steps, and says what memory it would hold, or where it runs out."
 MORE = """examples:
   cenote dry-run --gpu 80GiB --allocator native train.py --batch-size 64
   cenote dry-run --gpu 24GiB --steps 20 --allocators -m my.training --config small.yaml
   cenote dry-run --gpu 80GiB --allocator native --search batch-size=8..512 train.py
   cenote dry-run --gpu a100-80gb,l40,rtx4090 --allocator native train.py
+  cenote dry-run --allocator native train.py
   cenote dry-run --gpu 80GiB --allocator native --devices 4 -- torchrun --nproc-per-node 4 train.py
   cenote dry-run --gpu 80GiB --world 1024 --rank 0,511,1023 train.py
 
@@ -105,9 +106,10 @@ def advised(text: str) -> dict[str, int]:
 def make_parser() -> command_line.Parser:
     parser = command_line.Parser("cenote dry-run", usage=USAGE, description=ABOUT, epilog=MORE, allow_abbrev=False,
                                  formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gpu", "--sim", dest="cards", metavar="SIZE", type=gpus, required=True,
+    parser.add_argument("--gpu", "--sim", dest="cards", metavar="SIZE", type=gpus, default=[],
                         help="memory of each simulated GPU: 80GiB, 24576MiB, 80GB (10^9), 80g (GiB); or a card's name, or several of both for a "
-                        "table: a100-80gb,rtx4090,16GiB; list: prints the names that are known")
+                        "table: a100-80gb,rtx4090,16GiB; l4x2: two of them; list: prints the names that are known; without it the answer is the "
+                        "smallest known card on which the script fits, and the two above it")
     parser.add_argument("--devices", metavar="N", type=devices, help=f"how many, 1 to {command_line.MOST_DEVICES} (default 1)")
     job.add_options(parser)
     parser.add_argument("--prices", metavar="LIST", help=command_line.PRICES_HELP)
@@ -155,7 +157,7 @@ class Stage:
         self.guard = Guard(options.writes, options.unprotected, os.environ, keeper.folder)
         self.refused: list[str] = []
         is_search_of_argument = options.search is not None and not options.search.is_variable
-        has_several = is_search_of_argument or len(options.cards) > 1 or options.advise is not None
+        has_several = is_search_of_argument or len(options.cards) != 1 or options.advise is not None
         has_copies = has_several and program[0] != "--" and job.read(options, program) is None
         self.copies = copies.Copies() if has_copies else None  # for later runs
 
@@ -385,9 +387,9 @@ def tell(stage: Stage, options: argparse.Namespace, program: list[str], baseline
         print("\n".join([searching.text(result), *cards.caveats(options.cards), *stage.kept_lines()]), flush=True)
         write_json(options.json, {**searching.content(result), **stage.kept()})
         return UNKNOWN if result.failed is not None else FITS_NOT if result.best is None else STATUSES[result.tried[result.best].verdict]
-    if len(options.cards) > 1:
-        found = several.ask(stage, options.cards, program)
-        print("\n".join([several.text(program, found, options.allocator), *stage.kept_lines(),
+    if len(options.cards) != 1:
+        found = several.ask(stage, options.cards, program) if options.cards else several.smallest(stage, program)
+        print("\n".join([several.text(program, found, options.allocator, not options.cards), *stage.kept_lines(),
                          *several.hint(found, options.line)]), flush=True)
         write_json(options.json, {**several.content(program, found), **stage.kept()})
         return STATUSES[found.verdict]
@@ -408,10 +410,14 @@ def main(arguments: Sequence[str]) -> int:
     parser = make_parser()
     ours, program = command_line.split(arguments, parser)
     options = parser.parse_args(ours)
-    options.sim, options.line = options.cards[0].capacity, arguments
+    try:
+        options.devices = cards.devices(options.cards, options.devices)
+    except argparse.ArgumentTypeError as why:
+        parser.error(str(why))
+    options.sim, options.line = options.cards[0].capacity if options.cards else command_line.MOST_CAPACITY, arguments
     for_one = options.search is not None or options.allocators or options.limit is not None or options.baseline is not None or (
         options.advise is not None)
-    if len(options.cards) > 1 and for_one:
+    if len(options.cards) != 1 and for_one:
         parser.error("--search, --allocators, --advise, --limit and --baseline are for one card: name one with --gpu")
     if options.search is not None and (options.limit is not None or options.baseline is not None or options.advise is not None):
         parser.error("--search has its own answer: leave out --limit, --baseline and --advise")
