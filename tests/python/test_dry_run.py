@@ -460,7 +460,7 @@ def test_which_files_are_libraries():
 
 
 def test_arguments_are_replaced():
-    from cenote.fit.search import with_value
+    from cenote.fit.number import with_value
     assert with_value(["t.py", "--batch-size", "4", "--lr", "1"], "batch_size", 8) == ["t.py", "--batch-size", "8", "--lr", "1"]
     assert with_value(["t.py", "--batch_size=4"], "batch-size", 8) == ["t.py", "--batch_size=8"]
     assert with_value(["t.py", "batch_size=4"], "batch_size", 8) == ["t.py", "batch_size=8"]

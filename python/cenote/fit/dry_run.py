@@ -17,7 +17,7 @@ from typing import Any, Callable, Optional, Sequence, Union
 
 from cenote.base import outputs, quantity, switch
 from cenote.base.mistake import Mistake
-from cenote.fit import advice, cards, copies, job, limit, rows, several, stall, verdict
+from cenote.fit import advice, cards, copies, job, limit, number, rows, several, stall, verdict
 from cenote.fit import search as searching
 from cenote.fit.verdict import Answer, Outcome
 from cenote.guard import changes, kernel
@@ -57,8 +57,10 @@ MORE = """examples:
 
 --allocator native is PyTorch without cenote. Without that option the answer is for cenote (CENOTE=on).
 
---search: if NAME is in capitals it is an environment variable. Otherwise it is an argument of the script: if the command line has --NAME N, --NAME=N
-or NAME=N (- and _ are alike), the number is replaced; else --NAME N is added. The search assumes that a larger value needs more memory.
+--search: if the command line has --NAME N, --NAME=N or NAME=N (- and _ are alike), that number is replaced. If not: the number in the script that is
+assigned to NAME or passed as NAME=N, in memory; else NAME in capitals is an environment variable, and for any other --NAME N is added. 2=LOW..HIGH is
+the second argument. LOW..HIGH alone is the one number in the command line, or the batch of the DataLoader or Trainer. The search assumes that a larger
+value needs more memory.
 
 The script really runs, on files of its own: what was there before stays, and what it writes is gone at the end, but for caches. After its last step
 the script is ended at once, as by a power cut.
@@ -89,9 +91,9 @@ def seconds(text: str) -> int:
     return command_line.count(text, SECONDS_MAX) or command_line.refuse("0 seconds: the script needs more")
 
 
-def search(text: str) -> searching.Search:
+def search(text: str) -> number.Search:
     try:
-        return searching.read(text)
+        return number.read(text)
     except ValueError as why:
         raise argparse.ArgumentTypeError(str(why)) from None
 
@@ -123,7 +125,8 @@ def make_parser() -> command_line.Parser:
                         help="what values are that cannot be known without a GPU: zero, typical, largest (counts: all that the shape allows), "
                         "or off: kernels compute nothing, and the program reads back what is in memory (default typical)")
     parser.add_argument("--search", metavar="NAME=LOW..HIGH", type=search,
-                        help="find the largest value that fits; LOW..HIGH:STEP leaves out numbers between, 8,16,32 lists them")
+                        help="find the largest value that fits, of an argument, a number in the script or an environment variable; without NAME= "
+                        "of the batch; LOW..HIGH:STEP leaves out numbers between, 8,16,32 lists them")
     parser.add_argument("--advise", metavar="NAME,...", nargs="?", const={}, type=advised,
                         help="also run it with each change that may save memory, and say what each gives; --advise=NAME,... tries only these: "
                         + ", ".join(table.BY_NAME) + ", and fsdp=K for K GPUs")
@@ -156,7 +159,7 @@ class Stage:
         kernel.adopt()
         self.guard = Guard(options.writes, options.unprotected, os.environ, keeper.folder)
         self.refused: list[str] = []
-        is_search_of_argument = options.search is not None and not options.search.is_variable
+        is_search_of_argument = options.search is not None and options.search.begins_at_copy
         has_several = is_search_of_argument or len(options.cards) != 1 or options.advise is not None
         has_copies = has_several and program[0] != "--" and job.read(options, program) is None
         self.copies = copies.Copies() if has_copies else None  # for later runs
@@ -334,7 +337,7 @@ def other_answer(stage: Stage, outcome: Outcome, program: Sequence[str]) -> Opti
 def ask(stage: Stage, program: Sequence[str]) -> Answer:
     """The run that was asked for, one on the largest GPU if it does not fit, one with other values, and those under other allocators."""
     options = stage.options
-    more = advice.LOOK if options.advise is not None else None
+    more = searching.LOOK if options.advise is not None else None
     outcome = stage.play(options.sim, options.allocator, program, more)
     largest, others = None, []
     other = other_answer(stage, outcome, program)
@@ -364,7 +367,11 @@ def dry_run(options: argparse.Namespace, program: list[str]) -> int:
     check_folder()
     if program[0] == "-":
         raise Mistake("a script from standard input cannot be run a second time; write it to a file")
-    job.read(options, program)  # Mistake if the options contradict each other
+    asked = job.read(options, program)  # Mistake if the options contradict each other
+    if options.search is not None:
+        options.search = number.chosen(options.search, program)
+        if asked is not None and options.search.kind == number.CONSTANT:
+            raise Mistake("--search changes a number in the script of one process, not of --world: make it an argument of the script")
     command_line.check_output(options.json)
     baseline = limit.read(options.baseline, options.allocator) if options.baseline is not None else None
     with Keeper() as keeper:
@@ -386,6 +393,8 @@ def tell(stage: Stage, options: argparse.Namespace, program: list[str], baseline
         result = searching.find(stage, options.search, program)
         print("\n".join([searching.text(result), *cards.caveats(options.cards), *stage.kept_lines()]), flush=True)
         write_json(options.json, {**searching.content(result), **stage.kept()})
+        if result.changed_nothing:
+            return BAD_USE
         return UNKNOWN if result.failed is not None else FITS_NOT if result.best is None else STATUSES[result.tried[result.best].verdict]
     if len(options.cards) != 1:
         found = several.ask(stage, options.cards, program) if options.cards else several.smallest(stage, program)
