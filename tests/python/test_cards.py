@@ -155,7 +155,7 @@ def test_without_a_card_one_on_which_memory_is_lost_between_blocks_is_passed_ove
     stage = Stage(lambda capacity: 15 * GIB if capacity > 16 * GIB else 17 * GIB)
     rows, _ = smallest(stage)
     assert [row[0] for row in rows] == ["a10g", "l4", "a10"] and {row[1] for row in rows} == {"fits"}
-    assert stage.runs == [1024, 15, 15, 22], stage.runs
+    assert stage.runs == [1024, 15, 15, 22, 21], stage.runs  # for sure a10g has less than a10, and at best more
 
 
 def test_without_a_card_a_program_that_is_too_large_for_all():

@@ -137,5 +137,6 @@ def caveats(cards: list[Card]) -> list[str]:
                      f"kernels for that ({', '.join(f'{card.name} has {card.sm}' for card in others)})")
     by_smi = [card.name for card in cards if card.is_by_smi]
     if by_smi:
-        lines.append(f"for {', '.join(by_smi)} only what nvidia-smi shows is known: a program gets 0.4 to 2.3 % less on the cards where both are known")
+        lines.append(f"for {', '.join(by_smi)} only what nvidia-smi shows is known: a program gets 0.4 to 2.3 % less on the cards where both are "
+                     "known")
     return lines

@@ -89,7 +89,8 @@ def chosen(search: Search, program: Sequence[str]) -> Search:
     place = int(search.name) if search.name.isdecimal() else numbers[0] if not search.name and numbers else 0
     if place:
         if place not in numbers:
-            raise Mistake(f"--search {place}=...: argument {place} of the program is {f'{given[place - 1]!r}, no number' if place <= len(given) else 'not there'}")
+            there = f"{given[place - 1]!r}, no number" if place <= len(given) else "not there"
+            raise Mistake(f"--search {place}=...: argument {place} of the program is {there}")
         return search._replace(name=str(place), kind=PLACE, what=f"argument {place} of the command line, which is {given[place - 1]}")
     if not search.name:
         return search._replace(kind=BATCH)
@@ -97,7 +98,8 @@ def chosen(search: Search, program: Sequence[str]) -> Search:
         lines = constant_lines(program, search.name)
         if lines:
             path = source.shown(program[0])
-            return search._replace(kind=CONSTANT, what=f"`{search.name}` in " + ", ".join(f"{path}:{line}, which is {value}" for line, value in lines))
+            places = ", ".join(f"{path}:{line}, which is {value}" for line, value in lines)
+            return search._replace(kind=CONSTANT, what=f"`{search.name}` in {places}")
         if search.name.isupper():
             return search._replace(kind=VARIABLE, what=f"the environment variable {search.name}")
     return search._replace(kind=ARGUMENT, what=f"the argument {search.name}")

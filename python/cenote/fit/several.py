@@ -143,7 +143,8 @@ def text(program: Sequence[str], answer: Answer, allocator: str, is_smallest: bo
     name = program[1] if program[0] in ("-m", "--") else program[0]
     table = [["card", "memory", "verdict", "", "by"], *(row_text(row, answer) for row in answer.rows)]
     widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
-    lines = ["", f"--- cenote dry-run {source.shown(name)}: {'the smallest cards that are known' if is_smallest else f'{len(answer.rows)} cards'}, {allocator} ---",
+    which = "the smallest cards that are known" if is_smallest else f"{len(answer.rows)} cards"
+    lines = ["", f"--- cenote dry-run {source.shown(name)}: {which}, {allocator} ---",
              *("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in table)]
     if answer.needed is not None:
         lines += [*needed_lines(answer), *verdict.peak_lines(answer.needed)]

@@ -35,8 +35,8 @@ class Sharded(Remedy):
         elif library:
             self.refuse(f"the Trainer of {library} shards by itself: give it the option, and --world 4 to this command")
         elif is_training:
-            state = getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None)
-            self.found(line=self.accelerated if state is not None and state._shared_state else "")
+            state = sys.modules.get("accelerate.state")
+            self.found(line=self.accelerated if state is not None and state.is_initialized() else "")
 
     def begins(self) -> None:
         """A model is sharded as it is moved to the GPU, block by block, so that it is never there whole; else as an optimizer gets its parameters."""
