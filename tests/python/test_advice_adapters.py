@@ -1,4 +1,5 @@
-"""`cenote dry-run --advise=fsdp` of programs that train adapters of a frozen base: the row beside the program with fully_shard written into it by hand.
+"""`cenote dry-run --advise=fsdp` of programs that train adapters of a frozen base: the row beside the program with fully_shard written into it by
+hand.
 
 Adapters move to the GPU one by one, the base in the ways in which libraries move it. What is sharded has to be the base.
 """

@@ -395,12 +395,6 @@ def test_search_that_finds_nothing(dry):
 
 
 @pytest.mark.deep
-def test_search_by_a_name_that_the_script_does_not_read(dry):
-    done, _ = dry("import torch; torch.ones(1, device='cuda')", "--gpu", "2GiB", "--search", "SIZE=1..9")
-    assert "SIZE changed nothing" in done.stdout
-
-
-@pytest.mark.deep
 def test_search_without_a_verdict(dry):
     done, _ = dry(TRAIN, "--gpu", "2GiB", "--search", "no_such=1..9")
     assert done.returncode == 3 and "no verdict at no_such=1" in done.stdout and "unrecognized arguments" in done.stdout

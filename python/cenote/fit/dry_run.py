@@ -59,8 +59,8 @@ MORE = """examples:
 
 --search: if the command line has --NAME N, --NAME=N or NAME=N (- and _ are alike), that number is replaced. If not: the number in the script that
 is assigned to NAME or passed as NAME=N, in memory; else NAME in capitals is an environment variable, and for any other --NAME N is added.
-2=LOW..HIGH is the second argument. LOW..HIGH alone is the one number in the command line, or the batch of the DataLoader or Trainer. The search assumes that a larger
-value needs more memory.
+2=LOW..HIGH is the second argument. LOW..HIGH alone is the one number in the command line, or the batch of the DataLoader or Trainer. The search
+assumes that a larger value needs more memory.
 
 The script really runs, on files of its own: what was there before stays, and what it writes is gone at the end, but for caches. After its last step
 the script is ended at once, as by a power cut.

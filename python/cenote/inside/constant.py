@@ -1,7 +1,7 @@
 """A number in the main script, changed in memory: `cenote dry-run --search BATCH=8..512` of a script that says BATCH = 128.
 
-`begin` is called as Python starts, before it looks at the script. A hook of sys.path_hooks then takes the script's path, so that Python asks the loader
-here for the code of __main__. The file stays as it is, and so do the numbers of its lines. It is not for modules and not for `-m`.
+`begin` is called as Python starts, before it looks at the script. A hook of sys.path_hooks then takes the script's path, so that Python asks the
+loader here for the code of __main__. The file stays as it is, and so do the numbers of its lines. It is not for modules and not for `-m`.
 """
 from __future__ import annotations
 

@@ -50,7 +50,8 @@ class Sharded(Remedy):
     def moved(self, inside: Callable[..., Any]) -> Callable[..., Any]:
         def move(model: Any, *args: Any, **kwargs: Any) -> Any:
             device = seams.get("torch._C._nn._parse_to")(*args, **kwargs)[0] if inside.__name__ == "to" else self.torch.device("cuda")
-            if model not in self.parts and device is not None and device.type == "cuda" and any(not parameter.is_cuda for parameter in model.parameters()):
+            is_moved = device is not None and device.type == "cuda" and any(not parameter.is_cuda for parameter in model.parameters())
+            if is_moved and model not in self.parts:
                 self.shard(model)
             return inside(model, *args, **kwargs)
         return move
