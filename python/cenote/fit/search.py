@@ -1,8 +1,8 @@
 """`cenote dry-run --search`: finds the largest value of a number with which a script fits.
 
 number.py says which number that is. next_value.py chooses what to try. The answer rests on runs: the value fits, and the next larger one does not,
-or is more than what was asked for. That no value above that one fits is an assumption: a script that does not fit with one value is taken not to fit with a
-larger one.
+or is more than what was asked for. That no value above that one fits is an assumption: a script that does not fit with one value is taken not to fit
+with a larger one.
 """
 import sys
 import time
