@@ -29,7 +29,7 @@ class Card(NamedTuple):
     capacity: int  # bytes that are simulated
     sm: str = ""
     is_by_smi: bool = False  # the capacity is nvidia-smi's: a program gets somewhat less
-    count: int = 0  # of such cards in the machine: l4x2; 0: not said
+    times: int = 0  # of such cards in the machine: l4x2; 0: not said
 
     @property
     def title(self) -> str:
@@ -69,7 +69,7 @@ def counted(text: str) -> Optional[Card]:
     """By its name, and how many: l4x2, 2xL4."""
     match = COUNTED.fullmatch(text.lower().replace(" ", ""))
     card = named(match[2]) if match else None
-    return card._replace(count=int(match[1] or match[3])) if match and card and bool(match[1]) != bool(match[3]) else None
+    return card._replace(times=int(match[1] or match[3])) if match and card and bool(match[1]) != bool(match[3]) else None
 
 
 def read(text: str) -> Card:
@@ -115,12 +115,12 @@ def read_list(text: str) -> list[Card]:
     cards = [read(part.strip()) for part in text.split(",")]
     if len(cards) > CARDS_MAX:
         command_line.refuse(f"{len(cards)} cards, and at most {CARDS_MAX} at once")
-    return list({(card.title, card.count): card for card in cards}.values())
+    return list({(card.title, card.times): card for card in cards}.values())
 
 
 def devices(cards: list[Card], asked: Optional[int]) -> Optional[int]:
     """How many there are: `asked` for by --devices, or part of the names. ArgumentTypeError if they contradict each other."""
-    counts = {card.count for card in cards} | ({asked} if asked is not None else set())
+    counts = {card.times for card in cards} | ({asked} if asked is not None else set())
     if counts <= {0}:
         return None
     if len(counts - {0}) > 1 or (asked is None and 0 in counts):
