@@ -24,6 +24,7 @@ SUMMARY = "CENOTE_SUMMARY"  # set by `cenote run`
 DRY_RUN = "CENOTE_DRY_RUN"  # set by `cenote dry-run`, beside CENOTE=on or off
 PHANTOMS = "CENOTE_PHANTOMS"  # set for the ranks of `cenote dry-run --world`, beside CENOTE_DRY_RUN
 DRY_COPY = "CENOTE_DRY_COPY"  # set by `cenote dry-run --search`
+DRY_CONSTANT = "CENOTE_DRY_CONSTANT"  # set by `cenote dry-run --search` for a number in the script
 DRY_REDIRECT = "CENOTE_DRY_REDIRECT"  # set by `cenote dry-run` where the system does not let it mount
 
 
@@ -99,6 +100,9 @@ def add() -> None:
     if os.environ.get(DRY_COPY):
         from cenote.inside import arguments
         arguments.begin(os.environ.pop(DRY_COPY), leave_copy)
+    if os.environ.get(DRY_CONSTANT):
+        from cenote.inside import constant
+        constant.begin(os.environ.pop(DRY_CONSTANT))
     is_wanted = os.environ.get(VARIABLE, "") not in switch.OFF or os.environ.get(DRY_RUN) or os.environ.get(SUMMARY, "off") != "off"
     if is_wanted and "torch" not in sys.modules and Finder not in sys.meta_path:
         sys.meta_path.insert(0, Finder)

@@ -19,18 +19,22 @@ def test_each_card_has_its_sources():
     for name, cuda, smi, sm, of_cuda, of_smi in rows:
         assert SOURCE.fullmatch(of_cuda) and SOURCE.fullmatch(of_smi) and (cuda, smi) != ("-", "-")
         assert (cuda == "-") == (of_cuda == "-") and (smi == "-") == (of_smi == "-"), name
-        assert cuda == "-" or smi == "-" or 1 < 100 * (int(smi) / int(cuda) - 1) < 2.3, name  # what cards.def and caveats() say
+        assert cuda == "-" or smi == "-" or 0.39 < 100 * (int(smi) / int(cuda) - 1) < 2.3, name  # what cards.def and caveats() say
         assert cards.named(name).capacity == int(smi if cuda == "-" else cuda) * MIB
 
 
 @pytest.mark.parametrize("text, name", [("rtx4090", "rtx4090"), ("RTX 4090", "rtx4090"), ("NVIDIA GeForce RTX 4090", "rtx4090"),
-                                        ("A100-80GB", "a100-80gb"), ("a10", "a10"), ("h100", "h100"), ("V100 32GB", "v100-32gb")])
+                                        ("A100-80GB", "a100-80gb"), ("a10", "a10"), ("h100", "h100"), ("V100 32GB", "v100-32gb"),
+                                        ("4090", "rtx4090"), ("A10G", "a10g"), ("NVIDIA A10G", "a10g"), ("b200", "b200"),
+                                        ("RTX PRO 6000", "rtx-pro-6000"), ("rtxpro6000", "rtx-pro-6000"), ("a4000", "rtx-a4000"),
+                                        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000")])
 def test_spellings(text, name):
     assert cards.read(text).name == name
 
 
 @pytest.mark.parametrize("text, words", [("80", "was 80GiB meant"), ("a100", "a100-40gb, a100-80gb"), ("rtx4900", "rtx4090"), ("h10", "h100"),
-                                         ("", "there are a10,"), ("tpu-v5", "there are"), ("80GiB,", "nor a card")])
+                                         ("", "there are a10,"), ("tpu-v5", "there are"), ("80GiB,", "nor a card"),
+                                         ("MI300", "AMD"), ("mi300x", "AMD"), ("AMD Instinct MI250", "AMD"), ("l4x0", "nor a card")])
 def test_what_is_no_card(text, words):
     with pytest.raises(argparse.ArgumentTypeError, match=words):
         cards.read_list(text)
@@ -42,6 +46,19 @@ def test_sizes_are_cards_and_the_same_one_counts_once():
     lines = cards.caveats(cards.read_list("h200,rtx4090"))
     assert "rtx4090 has 8.9" in lines[0] and "h200" not in lines[0] and lines[1].startswith("for h200 only what nvidia-smi shows")
     assert cards.caveats(found[:1]) == []
+
+
+@pytest.mark.parametrize("text, name, devices", [("l4x2", "l4", 2), ("2xL4", "l4", 2), ("2x L4", "l4", 2), ("rtx4090x8", "rtx4090", 8),
+                                                 ("2x4090", "rtx4090", 2), ("L4x2,a100-80gbx2", "l4", 2), ("l4", "l4", None)])
+def test_a_name_times_a_number_is_so_many_devices(text, name, devices):
+    found = cards.read_list(text)
+    assert found[0].name == name and cards.devices(found, None) == devices
+
+
+@pytest.mark.parametrize("text, asked", [("l4x2", 4), ("l4x2,t4x4", None), ("l4,t4x4", None), ("l4,l4x2", None), ("l4x17", None)])
+def test_numbers_of_devices_that_contradict_each_other(text, asked):
+    with pytest.raises(argparse.ArgumentTypeError):
+        cards.devices(cards.read_list(text), asked)
 
 
 class Stage:
@@ -116,9 +133,36 @@ def test_a_table_calls_cards_by_their_names():
 
 
 def test_cards_that_are_enough_have_it_for_sure():
-    assert [card.name for card in cards.enough(15 * GIB)] == ["rtx-a4000", "v100-16gb", "l4"]
+    assert [card.name for card in cards.enough(15 * GIB)] == ["rtx-a4000", "v100-16gb", "a10g"]
     assert "l4" not in [card.name for card in cards.enough(22 * GIB)]  # nvidia-smi shows 22.49 GiB
     assert cards.enough(200 * GIB) == []
+
+
+def smallest(stage):
+    answer = several.smallest(stage, ["train.py"])
+    assert "--- cenote dry-run train.py: the smallest cards that are known, cenote ---" in several.text(["train.py"], answer, "cenote", True)
+    return [(row.card.title, row.verdict) for row in answer.rows], answer
+
+
+def test_without_a_card_the_smallest_and_the_two_above_it():
+    stage = Stage(15 * GIB)
+    rows, answer = smallest(stage)
+    assert rows == [("rtx-a4000", "fits"), ("v100-16gb", "fits"), ("a10g", "fits")] and stage.runs == [1024, 15]
+    assert answer.rows[2].basis == "runs on rtx-a4000 and 1TiB, which did the same" and answer.verdict == "fits"
+
+
+def test_without_a_card_one_on_which_memory_is_lost_between_blocks_is_passed_over():
+    stage = Stage(lambda capacity: 15 * GIB if capacity > 16 * GIB else 17 * GIB)
+    rows, _ = smallest(stage)
+    assert [row[0] for row in rows] == ["a10g", "l4", "a10"] and {row[1] for row in rows} == {"fits"}
+    assert stage.runs == [1024, 15, 15, 22, 21], stage.runs  # for sure a10g has less than a10, and at best more
+
+
+def test_without_a_card_a_program_that_is_too_large_for_all():
+    rows, answer = smallest(Stage(500 * GIB))
+    assert rows == [("b200", "fits not")] and "missing" in several.text(["train.py"], answer, "cenote")
+    rows, answer = smallest(Stage(2000 * GIB))
+    assert rows == [("1TiB", "fits not")]
 
 
 def test_the_list_of_cards(run):

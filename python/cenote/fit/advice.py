@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Sequence
 
 from cenote.base.quantity import readable as size
-from cenote.fit import search, verdict
+from cenote.fit import number, observed, search, verdict
 from cenote.fit.next_value import Hunt
 from cenote.fit.verdict import Answer, Outcome
 from cenote.launch import environment
@@ -23,7 +23,6 @@ from cenote.remedies.remedy import CHANGED, ROUNDED, SAME, Remedy
 if TYPE_CHECKING:
     from cenote.fit.dry_run import Stage
 
-LOOK = {environment.DRY_REMEDIES: "look"}
 STRENGTH = (SAME, ROUNDED, CHANGED)
 BATCHES = ("batch-argument", "batch")
 MORE = 16  # times the batch that is tried at most, if the program fits
@@ -108,10 +107,10 @@ class Trials:
     def play(self, capacity: int, changes: Sequence[Change]) -> Outcome:
         line = list(self.program)
         for change in changes:
-            line = search.with_value(line, change.argument, change.new) if change.argument else line
+            line = number.with_value(line, change.argument, change.new) if change.argument else line
         items = ",".join(change.item for change in changes if not change.argument)
         world = next((change.world for change in changes if change.world), None)
-        return self.stage.play(capacity, self.allocator, line, {environment.DRY_REMEDIES: items} if items else LOOK, world=world)
+        return self.stage.play(capacity, self.allocator, line, {environment.DRY_REMEDIES: items} if items else search.LOOK, world=world)
 
     def row(self, *changes: Change) -> Row:
         assert self.as_it_is is not None
@@ -197,12 +196,6 @@ def go_together(one: Row, other: Row) -> bool:
     return not any(second.name in first.not_with or first.name in second.not_with for first, second in pairs)
 
 
-def seen(outcome: Outcome) -> dict[str, dict[str, Any]]:
-    """What the remedies have seen, in the process that has most to change."""
-    reports = [report["remedies"] for report in outcome.reports if report.get("remedies")]
-    return max(reports, key=lambda report: sum(not one["why_not"] for one in report.values()), default={})
-
-
 def read(text: str) -> dict[str, int]:
     """`--advise=NAME,...`: names of remedies, and for those over k GPUs the k, 0: not said. ValueError with a message for the user."""
     found = {}
@@ -230,7 +223,7 @@ def ask(stage: "Stage", answer: Answer, program: Sequence[str], wanted: dict[str
     trials = Trials(stage, program, answer)
     if trials.as_it_is is None:
         return Advice(answer.outcome.capacity, stage.options.cards[0].title, answer.verdict, None, [], {})
-    found = seen(trials.as_it_is)
+    found = observed.remedies(trials.as_it_is)
     chosen = [remedy for remedy in table.ALL if remedy.name in found and (not wanted or remedy.name in wanted)]
     chosen = [remedy for remedy in chosen if not any(other.name == remedy.unless and not found[other.name]["why_not"] for other in chosen)]
     rows: list[Row] = []

@@ -6,6 +6,7 @@ cards at once.
 import difflib
 import functools
 import os
+import re
 from typing import NamedTuple, Optional
 
 from cenote.base import quantity
@@ -18,6 +19,9 @@ CARDS_MAX = 16
 ENOUGH_MAX = 3
 LESS_THAN_SMI = 23  # thousandths that a program gets less than nvidia-smi shows, at most: see cards.def
 LOOKS_LIKE_GIB = 1024  # a bare number below this was meant in GiB
+MAKER = re.compile(r"nvidia|geforce|rtx|blackwell|(server|workstation)edition")  # in a card's full name: two cards that are known differ in more
+COUNTED = re.compile(r"(?:([1-9][0-9]?)x(?=[a-z]|[0-9]{4}))?(.+?)(?:x([1-9][0-9]?))?", re.ASCII)  # 2xl4, l4x2
+AMD = re.compile(r"(amd)?(instinct)?mi[0-9]{2,3}.*|amd.*|(amd)?radeon.*")
 
 
 class Card(NamedTuple):
@@ -25,6 +29,7 @@ class Card(NamedTuple):
     capacity: int  # bytes that are simulated
     sm: str = ""
     is_by_smi: bool = False  # the capacity is nvidia-smi's: a program gets somewhat less
+    times: int = 0  # of such cards in the machine: l4x2; 0: not said
 
     @property
     def title(self) -> str:
@@ -52,24 +57,34 @@ def table() -> dict[str, Card]:
 
 
 def plain(name: str) -> str:
-    return "".join(character for character in name.lower() if character.isalnum()).removeprefix("nvidia").removeprefix("geforce")
+    return MAKER.sub("", "".join(character for character in name.lower() if character.isalnum()))
 
 
 def named(text: str) -> Optional[Card]:
-    """By its name, however it is spelled: RTX 4090, rtx-4090, NVIDIA GeForce RTX 4090."""
+    """By its name, however it is spelled: RTX 4090, rtx-4090, NVIDIA GeForce RTX 4090, 4090."""
     return {plain(name): card for name, card in table().items()}.get(plain(text))
+
+
+def counted(text: str) -> Optional[Card]:
+    """By its name, and how many: l4x2, 2xL4."""
+    match = COUNTED.fullmatch(text.lower().replace(" ", ""))
+    card = named(match[2]) if match else None
+    return card._replace(times=int(match[1] or match[3])) if match and card and bool(match[1]) != bool(match[3]) else None
 
 
 def read(text: str) -> Card:
     """A size or a name. ArgumentTypeError with a sentence for the user for anything else."""
+    card = named(text) or counted(text)
+    if card is not None:
+        return card
     try:
         size = quantity.read_size(text)
     except ValueError:
-        card = named(text)
-        if card is None:
-            command_line.refuse(f"{text[:40]!r} is neither a size such as 80GiB nor a card that is known: {nearest(text)}; "
-                                "for another card give its memory: --gpu 16GiB (2 % less than nvidia-smi shows)")
-        return card
+        if AMD.fullmatch("".join(character for character in text.lower() if character.isalnum())):
+            command_line.refuse(f"{text[:40]!r} is a card of AMD's: the simulated GPU is one of NVIDIA's, and PyTorch for ROCm has other libraries, "
+                                "whose memory is not known here")
+        command_line.refuse(f"{text[:40]!r} is neither a size such as 80GiB nor a card that is known: {nearest(text)}; "
+                            "for another card give its memory: --gpu 16GiB (2 % less than nvidia-smi shows)")
     if text.isdecimal() and 0 < size < LOOKS_LIKE_GIB:
         command_line.refuse(f"{text[:40]!r} is {size} bytes: was {size}GiB meant?")
     return Card("", command_line.capacity(text))
@@ -83,10 +98,10 @@ def nearest(text: str) -> str:
     return ", ".join(close[:4]) or "there are " + ", ".join(table())
 
 
-def enough(bytes: int) -> list[Card]:
+def enough(bytes: int, most: int = ENOUGH_MAX) -> list[Card]:
     """The smallest cards that have so much, of each size one."""
     by_size = {card.sure: card for card in reversed(table().values()) if card.sure >= bytes}
-    return [by_size[size] for size in sorted(by_size)[:ENOUGH_MAX]]
+    return [by_size[size] for size in sorted(by_size)[:most]]
 
 
 def known() -> str:
@@ -100,7 +115,17 @@ def read_list(text: str) -> list[Card]:
     cards = [read(part.strip()) for part in text.split(",")]
     if len(cards) > CARDS_MAX:
         command_line.refuse(f"{len(cards)} cards, and at most {CARDS_MAX} at once")
-    return list({card.title: card for card in cards}.values())
+    return list({(card.title, card.times): card for card in cards}.values())
+
+
+def devices(cards: list[Card], asked: Optional[int]) -> Optional[int]:
+    """How many there are: `asked` for by --devices, or part of the names. ArgumentTypeError if they contradict each other."""
+    counts = {card.times for card in cards} | ({asked} if asked is not None else set())
+    if counts <= {0}:
+        return None
+    if len(counts - {0}) > 1 or (asked is None and 0 in counts):
+        command_line.refuse("all cards of one command have the same number of devices: name them alike, or leave the number to --devices")
+    return command_line.devices(str(max(counts)))
 
 
 def caveats(cards: list[Card]) -> list[str]:
@@ -112,5 +137,6 @@ def caveats(cards: list[Card]) -> list[str]:
                      f"kernels for that ({', '.join(f'{card.name} has {card.sm}' for card in others)})")
     by_smi = [card.name for card in cards if card.is_by_smi]
     if by_smi:
-        lines.append(f"for {', '.join(by_smi)} only what nvidia-smi shows is known: a program gets 1 to 2.3 % less on the cards where both are known")
+        lines.append(f"for {', '.join(by_smi)} only what nvidia-smi shows is known: a program gets 0.4 to 2.3 % less on the cards where both are "
+                     "known")
     return lines

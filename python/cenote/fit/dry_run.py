@@ -17,7 +17,7 @@ from typing import Any, Callable, Optional, Sequence, Union
 
 from cenote.base import outputs, quantity, switch
 from cenote.base.mistake import Mistake
-from cenote.fit import advice, cards, copies, job, limit, rows, several, stall, verdict
+from cenote.fit import advice, cards, copies, job, limit, number, rows, several, stall, verdict
 from cenote.fit import search as searching
 from cenote.fit.verdict import Answer, Outcome
 from cenote.guard import changes, kernel
@@ -41,23 +41,26 @@ Run = Union["subprocess.Popen[bytes]", copies.Run]
 Start = Callable[[dict[str, str], Any], Run]  # its variables, and where its output goes
 TAIL = 2000  # if a second run fails, so many bytes of its output are shown
 
-USAGE = """cenote dry-run --gpu SIZE [OPTION...] SCRIPT.py [ARGUMENT...]
-       cenote dry-run --gpu SIZE [OPTION...] -m MODULE [ARGUMENT...]
-       cenote dry-run --gpu SIZE [OPTION...] -c CODE [ARGUMENT...]
-       cenote dry-run --gpu SIZE [OPTION...] -- PROGRAM [ARGUMENT...]"""
+USAGE = """cenote dry-run [--gpu SIZE] [OPTION...] SCRIPT.py [ARGUMENT...]
+       cenote dry-run [--gpu SIZE] [OPTION...] -m MODULE [ARGUMENT...]
+       cenote dry-run [--gpu SIZE] [OPTION...] -c CODE [ARGUMENT...]
+       cenote dry-run [--gpu SIZE] [OPTION...] -- PROGRAM [ARGUMENT...]"""
 ABOUT = "Will it fit? Runs a script, unchanged, on a simulated GPU for a few steps, and says what memory it would hold, or where it runs out."
 MORE = """examples:
   cenote dry-run --gpu 80GiB --allocator native train.py --batch-size 64
   cenote dry-run --gpu 24GiB --steps 20 --allocators -m my.training --config small.yaml
   cenote dry-run --gpu 80GiB --allocator native --search batch-size=8..512 train.py
   cenote dry-run --gpu a100-80gb,l40,rtx4090 --allocator native train.py
+  cenote dry-run --allocator native train.py
   cenote dry-run --gpu 80GiB --allocator native --devices 4 -- torchrun --nproc-per-node 4 train.py
   cenote dry-run --gpu 80GiB --world 1024 --rank 0,511,1023 train.py
 
 --allocator native is PyTorch without cenote. Without that option the answer is for cenote (CENOTE=on).
 
---search: if NAME is in capitals it is an environment variable. Otherwise it is an argument of the script: if the command line has --NAME N, --NAME=N
-or NAME=N (- and _ are alike), the number is replaced; else --NAME N is added. The search assumes that a larger value needs more memory.
+--search: if the command line has --NAME N, --NAME=N or NAME=N (- and _ are alike), that number is replaced. If not: the number in the script that
+is assigned to NAME or passed as NAME=N, in memory; else NAME in capitals is an environment variable, and for any other --NAME N is added.
+2=LOW..HIGH is the second argument. LOW..HIGH alone is the one number in the command line, or the batch of the DataLoader or Trainer. The search
+assumes that a larger value needs more memory.
 
 The script really runs, on files of its own: what was there before stays, and what it writes is gone at the end, but for caches. After its last step
 the script is ended at once, as by a power cut.
@@ -88,9 +91,9 @@ def seconds(text: str) -> int:
     return command_line.count(text, SECONDS_MAX) or command_line.refuse("0 seconds: the script needs more")
 
 
-def search(text: str) -> searching.Search:
+def search(text: str) -> number.Search:
     try:
-        return searching.read(text)
+        return number.read(text)
     except ValueError as why:
         raise argparse.ArgumentTypeError(str(why)) from None
 
@@ -105,9 +108,10 @@ def advised(text: str) -> dict[str, int]:
 def make_parser() -> command_line.Parser:
     parser = command_line.Parser("cenote dry-run", usage=USAGE, description=ABOUT, epilog=MORE, allow_abbrev=False,
                                  formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gpu", "--sim", dest="cards", metavar="SIZE", type=gpus, required=True,
+    parser.add_argument("--gpu", "--sim", dest="cards", metavar="SIZE", type=gpus, default=[],
                         help="memory of each simulated GPU: 80GiB, 24576MiB, 80GB (10^9), 80g (GiB); or a card's name, or several of both for a "
-                        "table: a100-80gb,rtx4090,16GiB; list: prints the names that are known")
+                        "table: a100-80gb,rtx4090,16GiB; l4x2: two of them; list: prints the names that are known; without it the answer is the "
+                        "smallest known card on which the script fits, and the two above it")
     parser.add_argument("--devices", metavar="N", type=devices, help=f"how many, 1 to {command_line.MOST_DEVICES} (default 1)")
     job.add_options(parser)
     parser.add_argument("--prices", metavar="LIST", help=command_line.PRICES_HELP)
@@ -121,7 +125,8 @@ def make_parser() -> command_line.Parser:
                         help="what values are that cannot be known without a GPU: zero, typical, largest (counts: all that the shape allows), "
                         "or off: kernels compute nothing, and the program reads back what is in memory (default typical)")
     parser.add_argument("--search", metavar="NAME=LOW..HIGH", type=search,
-                        help="find the largest value that fits; LOW..HIGH:STEP leaves out numbers between, 8,16,32 lists them")
+                        help="find the largest value that fits, of an argument, a number in the script or an environment variable; without NAME= "
+                        "of the batch; LOW..HIGH:STEP leaves out numbers between, 8,16,32 lists them")
     parser.add_argument("--advise", metavar="NAME,...", nargs="?", const={}, type=advised,
                         help="also run it with each change that may save memory, and say what each gives; --advise=NAME,... tries only these: "
                         + ", ".join(table.BY_NAME) + ", and fsdp=K for K GPUs")
@@ -154,8 +159,8 @@ class Stage:
         kernel.adopt()
         self.guard = Guard(options.writes, options.unprotected, os.environ, keeper.folder)
         self.refused: list[str] = []
-        is_search_of_argument = options.search is not None and not options.search.is_variable
-        has_several = is_search_of_argument or len(options.cards) > 1 or options.advise is not None
+        is_search_of_argument = options.search is not None and options.search.begins_at_copy
+        has_several = is_search_of_argument or len(options.cards) != 1 or options.advise is not None
         has_copies = has_several and program[0] != "--" and job.read(options, program) is None
         self.copies = copies.Copies() if has_copies else None  # for later runs
 
@@ -332,7 +337,7 @@ def other_answer(stage: Stage, outcome: Outcome, program: Sequence[str]) -> Opti
 def ask(stage: Stage, program: Sequence[str]) -> Answer:
     """The run that was asked for, one on the largest GPU if it does not fit, one with other values, and those under other allocators."""
     options = stage.options
-    more = advice.LOOK if options.advise is not None else None
+    more = searching.LOOK if options.advise is not None else None
     outcome = stage.play(options.sim, options.allocator, program, more)
     largest, others = None, []
     other = other_answer(stage, outcome, program)
@@ -362,7 +367,11 @@ def dry_run(options: argparse.Namespace, program: list[str]) -> int:
     check_folder()
     if program[0] == "-":
         raise Mistake("a script from standard input cannot be run a second time; write it to a file")
-    job.read(options, program)  # Mistake if the options contradict each other
+    asked = job.read(options, program)  # Mistake if the options contradict each other
+    if options.search is not None:
+        options.search = number.chosen(options.search, program)
+        if asked is not None and options.search.kind == number.CONSTANT:
+            raise Mistake("--search changes a number in the script of one process, not of --world: make it an argument of the script")
     command_line.check_output(options.json)
     baseline = limit.read(options.baseline, options.allocator) if options.baseline is not None else None
     with Keeper() as keeper:
@@ -384,10 +393,12 @@ def tell(stage: Stage, options: argparse.Namespace, program: list[str], baseline
         result = searching.find(stage, options.search, program)
         print("\n".join([searching.text(result), *cards.caveats(options.cards), *stage.kept_lines()]), flush=True)
         write_json(options.json, {**searching.content(result), **stage.kept()})
+        if result.changed_nothing:
+            return BAD_USE
         return UNKNOWN if result.failed is not None else FITS_NOT if result.best is None else STATUSES[result.tried[result.best].verdict]
-    if len(options.cards) > 1:
-        found = several.ask(stage, options.cards, program)
-        print("\n".join([several.text(program, found, options.allocator), *stage.kept_lines(),
+    if len(options.cards) != 1:
+        found = several.ask(stage, options.cards, program) if options.cards else several.smallest(stage, program)
+        print("\n".join([several.text(program, found, options.allocator, not options.cards), *stage.kept_lines(),
                          *several.hint(found, options.line)]), flush=True)
         write_json(options.json, {**several.content(program, found), **stage.kept()})
         return STATUSES[found.verdict]
@@ -408,10 +419,14 @@ def main(arguments: Sequence[str]) -> int:
     parser = make_parser()
     ours, program = command_line.split(arguments, parser)
     options = parser.parse_args(ours)
-    options.sim, options.line = options.cards[0].capacity, arguments
+    try:
+        options.devices = cards.devices(options.cards, options.devices)
+    except argparse.ArgumentTypeError as why:
+        parser.error(str(why))
+    options.sim, options.line = options.cards[0].capacity if options.cards else command_line.MOST_CAPACITY, arguments
     for_one = options.search is not None or options.allocators or options.limit is not None or options.baseline is not None or (
         options.advise is not None)
-    if len(options.cards) > 1 and for_one:
+    if len(options.cards) != 1 and for_one:
         parser.error("--search, --allocators, --advise, --limit and --baseline are for one card: name one with --gpu")
     if options.search is not None and (options.limit is not None or options.baseline is not None or options.advise is not None):
         parser.error("--search has its own answer: leave out --limit, --baseline and --advise")

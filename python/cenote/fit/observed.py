@@ -1,4 +1,5 @@
-"""What a dry run saw of a program that trains, beside its steps, and what it did not see. For verdict.py; reads what inside/seen.py reported."""
+"""What a dry run saw of a program that trains, beside its steps, and what it did not see. For verdict.py; reads what inside/seen.py reported.
+And what the remedies saw, for advice.py and search.py."""
 from typing import Any, Optional, Sequence
 
 from cenote.base import source
@@ -57,3 +58,9 @@ def lines(reports: Sequence[dict[str, Any]], was_ended: bool) -> list[str]:
     if missing:
         result.append(f"  not seen: {', '.join(missing)}" + (" (--steps 0 runs the whole script, and what it saves is written)" if was_ended else ""))
     return result
+
+
+def remedies(outcome: Any) -> dict[str, dict[str, Any]]:
+    """What the remedies have seen (cenote/remedies), in the process that has most to change."""
+    reports = [report["remedies"] for report in outcome.reports if report.get("remedies")]
+    return max(reports, key=lambda report: sum(not one["why_not"] for one in report.values()), default={})

@@ -1,35 +1,25 @@
-"""`cenote dry-run --search`: finds the largest value of an argument, or of an environment variable, with which a script fits.
+"""`cenote dry-run --search`: finds the largest value of a number with which a script fits.
 
-next_value.py chooses what to try. The answer rests on runs: the value fits, and the next larger one does not, or is more than what was asked for.
-That no value above that one fits is an assumption: a script that does not fit with one value is taken not to fit with a larger one.
+number.py says which number that is. next_value.py chooses what to try. The answer rests on runs: the value fits, and the next larger one does not,
+or is more than what was asked for. That no value above that one fits is an assumption: a script that does not fit with one value is taken not to fit
+with a larger one.
 """
-import re
 import sys
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Sequence
 
 from cenote.base import quantity
 from cenote.base.quantity import readable as size
-from cenote.fit import verdict
+from cenote.fit import number, observed, verdict
 from cenote.fit.next_value import Hunt, Point, slope
+from cenote.fit.number import Search
 from cenote.fit.verdict import Outcome
+from cenote.launch import environment
 
 if TYPE_CHECKING:
     from cenote.fit.dry_run import Stage
 
-NAME = re.compile(r"-{0,2}([A-Za-z_][A-Za-z0-9_.\-]*)", re.ASCII)
-RANGE = re.compile(r"([0-9]{1,12})\.\.([0-9]{1,12})(?::([0-9]{1,12}))?", re.ASCII)
 FIXED = ("parameters", "gradients", "optimizer state", "buffers")  # kinds that do not grow with a batch
-LIST = re.compile(r"[0-9]{1,12}(?:,[0-9]{1,12})*", re.ASCII)
-
-
-class Search(NamedTuple):
-    name: str
-    values: Sequence[int]  # rising
-
-    @property
-    def is_variable(self) -> bool:
-        return self.name.isupper()
 
 
 class Found(NamedTuple):
@@ -46,40 +36,14 @@ class Found(NamedTuple):
     copied: int  # runs that began at a copy of the first
     why_not: str  # why others began from the start
 
-
-def read(text: str) -> Search:
-    """NAME=8..512, NAME=8..512:8, NAME=8,16,32. ValueError with a message for the user for anything else."""
-    name, equals, values = text.partition("=")
-    match, is_list = RANGE.fullmatch(values), LIST.fullmatch(values)
-    named = NAME.fullmatch(name)
-    if not equals or named is None or not (match or is_list):
-        raise ValueError(f"{text[:40]!r} is not NAME=LOW..HIGH, such as batch_size=8..512")
-    if match:
-        low, high, step = int(match[1]), int(match[2]), int(match[3] or 1)
-        if low > high or not step:
-            raise ValueError(f"{values[:40]!r} is empty: write the lower number first")
-        return Search(named[1], range(low, high + 1, step))
-    return Search(named[1], sorted({int(part) for part in values.split(",")}))
+    @property
+    def changed_nothing(self) -> bool:
+        """All values came to the same, to the byte: the number is not what decides."""
+        fitting = [outcome for outcome in self.tried.values() if outcome.fits]
+        return self.failed is None and 1 < len(fitting) == len(self.tried) and len({outcome.least_needed() for outcome in fitting}) == 1
 
 
-def alike(one: str, other: str) -> bool:
-    return one.lstrip("-").replace("-", "_") == other.replace("-", "_")
-
-
-def with_value(program: Sequence[str], name: str, value: int) -> list[str]:
-    """The command line with this argument: it replaces the value of the last argument of that name, or is added at the end. Arguments before the
-    script's name are not read."""
-    line = list(program)
-    first = 2 if line[0] in ("-m", "-c", "--") else 1
-    for i in range(len(line) - 1, first - 1, -1):
-        before, equals, _ = line[i].partition("=")
-        if equals and alike(before, name) and (before.startswith("-") or "-" not in before):
-            line[i] = f"{before}={value}"
-            return line
-        if line[i].startswith("-") and alike(line[i], name) and i + 1 < len(line):
-            line[i + 1] = str(value)
-            return line
-    return [*line, f"--{name}", str(value)]
+LOOK = {environment.DRY_REMEDIES: "look"}
 
 
 def point(value: int, outcome: Outcome) -> Point:
@@ -92,10 +56,11 @@ def point(value: int, outcome: Outcome) -> Point:
 def find(stage: "Stage", search: Search, program: Sequence[str]) -> Found:
     options, began = stage.options, time.monotonic()
     tried: dict[int, Outcome] = {}
+    if search.kind == number.BATCH:
+        search = number.looked(search, observed.remedies(stage.play(options.sim, options.allocator, program, LOOK)))
 
     def run(value: int) -> Outcome:
-        more = {search.name: str(value)} if search.is_variable else {}
-        line = program if search.is_variable else with_value(program, search.name, value)
+        line, more = number.applied(search, program, value)
         outcome = tried[value] = stage.play(options.sim, options.allocator, line, more)
         words = verdict.WORDS[outcome.verdict]
         print(f"cenote dry-run: {search.name}={value}: {words}, {verdict.brief(outcome)}", file=sys.stderr, flush=True)
@@ -136,7 +101,7 @@ def growth_line(found: Found) -> list[str]:
     points = [point(value, outcome) for value, outcome in fitting.items()]
     name, last = found.search.name, points[-1]
     if len({one.live for one in points}) == 1:
-        return [f"  but {name} changed nothing: is that the name that the script reads?"]
+        return []
     rise = slope(points)
     before = next((one for one in reversed(points[:-1]) if rise == (last.live - one.live) / (last.value - one.value)), None)
     if before is None or rise <= 0 or rise * last.value > last.live:
@@ -174,10 +139,14 @@ def text(found: Found) -> str:
     if found.failed is not None:
         outcome = found.tried[found.failed]
         lines += [f"no verdict at {name}={found.failed}: {verdict.why_unknown(outcome)}", *verdict.last_words(outcome)]
+    elif found.changed_nothing:
+        lines.append(f"no answer: {name} changed nothing: {verdict.brief(next(iter(found.tried.values())))} with "
+                     f"{', '.join(map(str, sorted(found.tried)))}")
     elif found.best is None:
         lines.append(f"not even {name}={values[0]} fits: {verdict.brief(found.tried[values[0]])}")
     else:
         lines += [f"largest that fits: {name}={found.best}, {verdict.brief(found.tried[found.best])}", *proof_lines(found), *growth_line(found)]
+    lines.append(f"  what was changed: {found.search.what}")
     copied = f", {found.copied} of them from where the first had read its arguments" if found.copied else ""
     lines.append(f"  {verdict.plural(len(found.tried), 'run')}, {found.seconds:.0f} s{copied}")
     best = found.tried.get(found.best) if found.best is not None else None
@@ -186,7 +155,7 @@ def text(found: Found) -> str:
 
 
 def content(found: Found) -> dict[str, Any]:
-    return {"search": found.search.name, "capacity": found.capacity, "allocator": found.allocator, "largest": found.best,
+    return {"search": found.search.name, "what": found.search.what, "capacity": found.capacity, "allocator": found.allocator, "largest": found.best,
             "no_verdict_at": found.failed, "runs": len(found.tried), "runs_from_a_copy": found.copied, "why_from_the_start": found.why_not,
             "seconds": round(found.seconds, 1),
             "tried": {str(value): verdict.outcome_content(outcome) for value, outcome in sorted(found.tried.items())}}

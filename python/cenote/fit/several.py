@@ -9,10 +9,13 @@ What each verdict rests on, and the table says which:
 So the largest card is first. If the program fits there, the smallest that has room for its live bytes is second, and the cards between are run only
 if those two differ; then the largest of the cards that have no room, which mostly ends soon. If the program does not fit on the largest card, a run
 on the largest simulated GPU tells what it needs.
+
+Without a card the question is which is the smallest: a run on the largest simulated GPU tells what is live, and the known cards that have room for
+that run from the smallest on, until the program fits. The table has that card and the two above it.
 """
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Sequence
 
-from cenote.base import source
+from cenote.base import quantity, source
 from cenote.base.quantity import readable as size_text
 from cenote.fit import advice, cards, observed, verdict
 from cenote.fit.cards import Card
@@ -50,16 +53,33 @@ def same(one: Outcome, other: Outcome) -> bool:
     return figures(one) == figures(other)
 
 
-def ask(stage: "Stage", wanted: list[Card], program: Sequence[str]) -> Answer:
+def smallest(stage: "Stage", program: Sequence[str]) -> Answer:
+    """Which known card is enough?"""
+    largest = Card("", command_line.MOST_CAPACITY)
+    top = stage.play(largest.capacity, stage.options.allocator, program)
+    runs = {largest.capacity: top}
+    if not top.fits:
+        return ask(stage, [largest], program, runs)
+    every = cards.enough(0, len(cards.table()))
+    left = [card for card in every if card.sure >= top.least_needed()] or every[-1:]
+    while True:
+        found = runs[left[0].capacity] = stage.play(left[0].capacity, stage.options.allocator, program)
+        if found.fits or len(left) == 1:
+            return ask(stage, left[:cards.ENOUGH_MAX], program, runs)
+        left = left[1:]
+
+
+def ask(stage: "Stage", wanted: list[Card], program: Sequence[str], before: Optional[dict[int, Outcome]] = None) -> Answer:
+    """`before`: runs that there are already, that on the largest simulated GPU among them."""
     allocator = stage.options.allocator
-    sizes = sorted({card.capacity for card in wanted}, reverse=True)
-    runs: dict[int, Outcome] = {}
+    runs: dict[int, Outcome] = dict(before or {})
+    sizes = sorted({card.capacity for card in wanted} | {*runs}, reverse=True)
     basis: dict[int, tuple[str, str]] = {}
 
-    titles = {card.capacity: card.title for card in reversed(wanted)}
+    titles = {**{size: quantity.write_size(size) for size in runs}, **{card.capacity: card.title for card in reversed(wanted)}}
 
     def run(size: int) -> Outcome:
-        found = runs[size] = stage.play(size, allocator, program)
+        found = runs[size] = runs[size] if size in runs else stage.play(size, allocator, program)
         basis[size] = found.verdict, "a run on a card of that size"
         return found
 
@@ -118,11 +138,13 @@ def row_text(row: Row, answer: Answer) -> list[str]:
     return [row.card.title, size_text(row.card.capacity), verdict.WORDS[row.verdict], left, row.basis]
 
 
-def text(program: Sequence[str], answer: Answer, allocator: str) -> str:
+def text(program: Sequence[str], answer: Answer, allocator: str, is_smallest: bool = False) -> str:
+    """`is_smallest`: the user named no card."""
     name = program[1] if program[0] in ("-m", "--") else program[0]
     table = [["card", "memory", "verdict", "", "by"], *(row_text(row, answer) for row in answer.rows)]
     widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
-    lines = ["", f"--- cenote dry-run {source.shown(name)}: {len(answer.rows)} cards, {allocator} ---",
+    which = "the smallest cards that are known" if is_smallest else f"{len(answer.rows)} cards"
+    lines = ["", f"--- cenote dry-run {source.shown(name)}: {which}, {allocator} ---",
              *("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in table)]
     if answer.needed is not None:
         lines += [*needed_lines(answer), *verdict.peak_lines(answer.needed)]

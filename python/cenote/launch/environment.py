@@ -47,6 +47,7 @@ DRY_STEPS = "CENOTE_DRY_STEPS"  # the step after which the program is ended; 0: 
 DRY_UNKNOWN = "CENOTE_DRY_UNKNOWN"  # what values that cannot be known are: a key of inside/values.py's POLICIES; empty: kernels compute nothing
 DRY_REMEDIES = "CENOTE_DRY_REMEDIES"  # of `--advise`: what remedies/program.py tries in this run, or look
 DRY_COPY = "CENOTE_DRY_COPY"  # of a program's first process: the socket on which it is asked to leave a copy, see inside/waiting.py
+DRY_CONSTANT = "CENOTE_DRY_CONSTANT"  # NAME=VALUE=PATH: a number in this script that is another one in this run, see inside/constant.py
 DRY_UNLIMITED = "CENOTE_DRY_UNLIMITED"  # on: a limit that the program sets its allocator does not count: the run says what it needs
 DRY_STACKS = ".stacks"  # the ending of the file there to which a process writes the stack of its main thread when it gets the signal DRY_ASK
 DRY_ASK = signal.SIGRTMAX - 3  # no library is known that uses it

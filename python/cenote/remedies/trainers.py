@@ -31,6 +31,7 @@ def as_arguments(options: dict[str, Any], made: Any, kwargs: dict[str, Any]) -> 
 MAKERS = {
     "transformers": Maker(("transformers.training_args",), "TrainingArguments", "__post_init__", as_attributes),  # subclasses call it, too
     "lightning": Maker(("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer"), "Trainer", "__init__", as_arguments),
+    "accelerate": Maker(("accelerate.accelerator",), "Accelerator", "prepare_model", as_arguments),  # no Trainer: see sharding.py
 }
 
 
