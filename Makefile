@@ -236,8 +236,8 @@ install: build
 # TORCH="2.11.0 ...": versions to compile the adapter for. TRY="--root FOLDER": tries the Pythons of that root folder, too.
 wheel: build
 	@tools/setup wheel
-	@.venv/bin/python tools/wheel/build.py dist $(TORCH)
-	@.venv/bin/python tools/wheel/try.py dist $(TRY)
+	@.venv/bin/python tools/wheel/build.py dist $(addprefix --machine ,$(MACHINE)) $(TORCH)
+	@$(if $(MACHINE),,.venv/bin/python tools/wheel/try.py dist $(TRY))
 
 matrix:
 	@test -d dist || $(MAKE) --no-print-directory wheel
