@@ -344,9 +344,10 @@ def loaded(torch: Torch, tell: Callable[[str], None], room: Room = ADAPTER) -> t
     library = opened(torch, tell, room)
     try:
         return library.path, load(library)
-    except OSError:
+    except OSError as why:
         os.close(library.descriptor)
         remove(library.path, entry_name(torch, room))
+        tell(f"cenote: {library.path} cannot be loaded, and another one is compiled: {why}")
     library = opened(torch, tell, room, may_be_given=False)
     try:
         return library.path, load(library)
