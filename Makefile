@@ -233,11 +233,12 @@ install: build
 	@cmake -S . -B build -DCMAKE_INSTALL_PREFIX=$(PREFIX) >/dev/null
 	@cmake --install build
 
-# TORCH="2.11.0 ...": versions to compile the adapter for. TRY="--root FOLDER": tries the Pythons of that root folder, too.
+# TORCH="2.11.0 ...": versions to compile the adapter for. TRY="--root FOLDER": tries the Pythons of that root folder, too. MACHINE=aarch64: the
+# wheel for another processor, which is not tried.
 wheel: build
-	@tools/setup wheel
-	@.venv/bin/python tools/wheel/build.py dist $(TORCH)
-	@.venv/bin/python tools/wheel/try.py dist $(TRY)
+	@MACHINE=$(MACHINE) tools/setup wheel
+	@.venv/bin/python tools/wheel/build.py dist $(addprefix --machine ,$(MACHINE)) $(TORCH)
+	@$(if $(MACHINE),,.venv/bin/python tools/wheel/try.py dist $(TRY))
 
 matrix:
 	@test -d dist || $(MAKE) --no-print-directory wheel

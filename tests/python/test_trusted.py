@@ -4,7 +4,6 @@ import ast
 import ctypes
 import os
 import pathlib
-import platform
 import shutil
 import stat
 import subprocess
@@ -255,8 +254,10 @@ class TestTheAdapter:
         brought = sources / "torch/ready" / adapter.entry_name(TORCH) / "adapter.so"
         brought.parent.mkdir(parents=True)
         brought.write_text("of a newer libstdc++\n")
-        path, library = adapter.loaded(TORCH, print)
+        told = []
+        path, library = adapter.loaded(TORCH, told.append)
         assert path == library and path.startswith(str(pretended / "cache"))
+        assert told == [f"cenote: {brought} cannot be loaded, and another one is compiled: invalid ELF header"]
         shutil.rmtree(brought.parent)
         pathlib.Path(path).write_text("cut off\n")
         monkeypatch.setattr(adapter.trusted, "own_folder", read_only)
@@ -265,7 +266,7 @@ class TestTheAdapter:
 
     def test_two_architectures_share_a_cache(self, pretended, monkeypatch):  # noqa: F811
         first = adapter.make(TORCH)
-        monkeypatch.setattr(platform, "machine", lambda: "another")
+        monkeypatch.setattr(adapter, "MACHINE", "another")
         assert os.path.dirname(adapter.make(TORCH)) != os.path.dirname(first)
 
     def test_nor_does_it_serve_where_there_is_no_compiler(self, pretended, monkeypatch):  # noqa: F811

@@ -23,6 +23,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Sequence
 
@@ -167,23 +168,30 @@ def versions_ahead(wheel: pathlib.Path) -> list[str]:
 
 def trains(python: str, wheel: pathlib.Path, version: str) -> str:
     """What a cell of the table says."""
-    with tempfile.TemporaryDirectory(prefix="cenote-matrix-") as folder:
+    with tempfile.TemporaryDirectory(prefix="cenote-pair-", dir=os.environ["UV_CACHE_DIR"]) as folder:
         try:
             return "trains" if "under cenote" in examine_with_torch(python, pathlib.Path(folder, "venv"), wheel, version) else "other allocator"
         except SystemExit as failed:
             print(failed, file=sys.stderr, flush=True)
             return "no wheel of PyTorch" if "No solution found" in str(failed) else "fails"
+        finally:
+            run(ROOT / ".venv/bin/uv", "cache", "clean", "--quiet", "torch")
 
 
 def matrix(wheel: pathlib.Path, tried: list[str]) -> bool:
-    """Prints the table, row by row. True: all train for which PyTorch has a wheel."""
+    """Prints the table, row by row. True: all train for which PyTorch has a wheel. All PyTorchs together would take 40 GB of the user's cache of
+    packages; so the pairs have a cache of their own, which keeps what they share, and loses each PyTorch after its pair."""
     versions = versions_ahead(wheel)
     print("| | " + " | ".join(versions) + " |\n|---" + "|---" * len(versions) + "|", flush=True)
     every = True
     for python in tried:
-        cells = [trains(python, wheel, version) for version in versions]
+        name, cells = run(python, "--version"), []
+        for version in versions:
+            began = time.monotonic()
+            cells.append(trains(python, wheel, version))
+            print(f"{name}, PyTorch {version}: {cells[-1]}, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
         every &= not {"fails", "other allocator"} & set(cells)
-        print(f"| {run(python, '--version')} | " + " | ".join(cells) + " |", flush=True)
+        print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
     return every
 
 
@@ -211,7 +219,9 @@ if __name__ == "__main__":
     parser.add_argument("--root", action="append", default=[], type=pathlib.Path, metavar="FOLDER")
     parser.add_argument("--matrix", action="store_true")
     parser.add_argument("python", nargs="*")
-    said = parser.parse_args()
+    said = parser.parse_intermixed_args()
     if said.matrix:
-        sys.exit(not matrix(next(said.folder.resolve().glob("*.whl")), said.python or here()))
+        with tempfile.TemporaryDirectory(prefix="cenote-matrix-") as cache:
+            os.environ["UV_CACHE_DIR"] = cache
+            sys.exit(not matrix(next(said.folder.resolve().glob("*.whl")), said.python or here()))
     main(said.folder.resolve(), said.python, said.root)

@@ -34,6 +34,7 @@ from cenote.torch import seams
 SECONDS = 300  # limit for the compiler, and for waiting until another process has compiled
 PAUSE = 0.02  # s, between two looks whether that process is done
 FLAGS = ("-std=c++20", "-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden")
+MACHINE = platform.machine()  # tools/wheel/build.py compiles for another, too
 PACKAGES = "nvidia-cuda-runtime and nvidia-cuda-crt"
 
 
@@ -152,7 +153,7 @@ def read(path: str) -> bytes:
 def entry_name(torch: Torch, room: Room = ADAPTER) -> str:
     """The name of the folder in the cache: a digest of everything that the adapter is made from but the compiler."""
     files = [part for path in [*sources(room), __file__] for part in (os.path.basename(path).encode(), read(path))]
-    facts = [repr(torch._replace(folder="")).encode(), places.version().encode(), " ".join(FLAGS).encode(), platform.machine().encode()]
+    facts = [repr(torch._replace(folder="")).encode(), places.version().encode(), " ".join(FLAGS).encode(), MACHINE.encode()]
     return f"{room.name}-{re.sub('[^A-Za-z0-9.+]', '_', torch.version)}-{digest(*facts, *files)}"
 
 
@@ -343,9 +344,10 @@ def loaded(torch: Torch, tell: Callable[[str], None], room: Room = ADAPTER) -> t
     library = opened(torch, tell, room)
     try:
         return library.path, load(library)
-    except OSError:
+    except OSError as why:
         os.close(library.descriptor)
         remove(library.path, entry_name(torch, room))
+        tell(f"cenote: {library.path} cannot be loaded, and another one is compiled: {why}")
     library = opened(torch, tell, room, may_be_given=False)
     try:
         return library.path, load(library)
