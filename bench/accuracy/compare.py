@@ -18,6 +18,7 @@ import argparse
 import datetime
 import importlib.metadata
 import json
+import math
 import os
 import pathlib
 import statistics
@@ -104,6 +105,23 @@ def metrics(rows: list[Row]) -> Row:
             "fitting": len(fitting)}
 
 
+def percentile(errors: Iterable[float], share: float) -> float:
+    """The least error that so many of them do not exceed."""
+    found = sorted(errors)
+    return found[max(0, math.ceil(share * len(found)) - 1)]
+
+
+def figures_table(rows: list[Row]) -> list[str]:
+    """Each figure apart: they are not alike in what they know of the allocator, of the context and of the driver."""
+    lines = ["| figure | measurements | median error | 90th percentile | largest | below what the card used |", "|---|---|---|---|---|---|"]
+    for figure in dict.fromkeys(row["figure"] for row in rows):
+        errors = [row["error"] for row in rows if row["figure"] == figure and row["error"] is not None]
+        sizes = [abs(error) for error in errors]
+        lines.append(f"| {figure} | {len(errors)} | {statistics.median(sizes):.1%} | {percentile(sizes, 0.9):.1%} | {max(sizes):.1%} "
+                     f"| {sum(error < 0 for error in errors) / len(errors):.0%} |".replace("%", " %"))
+    return lines
+
+
 def as_tool(row: Row, tool: str) -> Row:
     if tool == OURS:
         return row
@@ -172,7 +190,8 @@ def page(text: str, results: pathlib.Path) -> str:
     """The text of docs/accuracy.md, with the tables of these results."""
     first, *rows = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
     sources, _ = read_rows()
-    for name, lines in (("summary", summary(rows, first)), ("tools", tools_table(rows)), ("rows", rows_table(sources, rows))):
+    for name, lines in (("summary", summary(rows, first)), ("figures", figures_table(rows)),
+                        ("tools", tools_table(rows)), ("rows", rows_table(sources, rows))):
         before, rest = text.split(BEGIN.format(name), 1)
         _, after = rest.split(END.format(name), 1)
         text = before + BEGIN.format(name) + "\n\n" + "\n".join(lines) + "\n\n" + END.format(name) + after

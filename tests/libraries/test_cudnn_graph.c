@@ -3,7 +3,7 @@
  */
 #include "tests/libraries/device.h"
 
-#include "sim/libraries/cudnn/graph.h"
+#include "sim/libraries/cudnn/search.h"
 
 typedef void *handle;
 typedef void *descriptor;
@@ -60,9 +60,9 @@ static descriptor window(int64_t pad)
 }
 
 /* Not finalised: the tensors fit if the window pads by 1. The parts are destroyed: the operation holds what it needs of them. */
-static descriptor operation(int64_t pad)
+static descriptor operation_of(int64_t pad, int64_t side)
 {
-    int64_t x[] = {8, 16, 28, 28}, w[] = {32, 16, 3, 3}, y[] = {8, 32, 28, 28};
+    int64_t x[] = {8, 16, 28, 28}, w[] = {32, 16, side, side}, y[] = {8, 32, 28, 28};
     descriptor op = make(DESCRIPTOR_CONVOLUTION_FORWARD);
     descriptor parts[] = {tensor('x', DATA_FLOAT, x), tensor('w', DATA_FLOAT, w), tensor('y', DATA_FLOAT, y), window(pad)};
     MUST(SET(op, CONVOLUTION_FORWARD_X, BACKEND_DESCRIPTOR, 1, &parts[0]));
@@ -72,6 +72,11 @@ static descriptor operation(int64_t pad)
     for (int i = 0; i < 4; i++)
         MUST(cudnnBackendDestroyDescriptor(parts[i]));
     return op;
+}
+
+static descriptor operation(int64_t pad)
+{
+    return operation_of(pad, 3);
 }
 
 static descriptor graph_of(descriptor op)
@@ -93,10 +98,10 @@ static descriptor heuristics(descriptor graph, int mode)
     return d;
 }
 
-/* The configurations that heuristics give. */
-static int configurations(int mode, descriptor list[8])
+/* The configurations that heuristics give, all of one graph. */
+static int configurations_of(descriptor op, int mode, descriptor list[8])
 {
-    descriptor graph = graph_of(operation(1)), h = heuristics(graph, mode);
+    descriptor graph = graph_of(op), h = heuristics(graph, mode);
     int64_t count = 0, given = 0;
     MUST(GET(h, ENGINEHEUR_RESULTS, BACKEND_DESCRIPTOR, 0, &count, NULL));
     REQUIRE(count >= 1 && count <= 8);
@@ -107,6 +112,11 @@ static int configurations(int mode, descriptor list[8])
     MUST(cudnnBackendDestroyDescriptor(h));
     MUST(cudnnBackendDestroyDescriptor(graph));
     return (int)count;
+}
+
+static int configurations(int mode, descriptor list[8])
+{
+    return configurations_of(operation(1), mode, list);
 }
 
 static descriptor plan_of(descriptor configuration)
@@ -182,6 +192,115 @@ CASE(the_fallback_needs_nothing_and_suits_everything)
     OK(GET(engine, ENGINE_NUMERICAL_NOTE, NUMERICAL_NOTE, 10, &count, notes));
     EXPECT_EQ(count, 1);
     EXPECT_EQ(notes[0], 0); /* tensor cores: what callers that want none look for */
+}
+
+static bool has_note(descriptor configuration, int note)
+{
+    descriptor engine = make(DESCRIPTOR_ENGINE);
+    int notes[10] = {0};
+    int64_t count = 0;
+    MUST(GET(configuration, ENGINECFG_ENGINE, BACKEND_DESCRIPTOR, 1, NULL, &engine));
+    MUST(GET(engine, ENGINE_NUMERICAL_NOTE, NUMERICAL_NOTE, 10, &count, notes));
+    bool found = false;
+    for (int i = 0; i < count; i++)
+        found |= notes[i] == note;
+    MUST(cudnnBackendDestroyDescriptor(engine));
+    return found;
+}
+
+CASE(a_filter_of_one_tap_has_no_plan_in_frequencies)
+{
+    enum { FFT = 3 };
+    descriptor list[8];
+    begin();
+    for (int64_t side = 1; side <= 3; side += 2) {
+        int count = configurations_of(operation_of(side / 2, side), 0, list), found = 0;
+        for (int i = 0; i < count; i++)
+            found += has_note(list[i], FFT);
+        EXPECT_EQ(found, side > 1);
+    }
+}
+
+/* What the device's clock says of one execution, in ms. The host's does not count here: `begin` sets manual_clock. */
+static float time_of(handle h, descriptor plan)
+{
+    CUevent from, to;
+    float ms = -1;
+    MUST(cuEventCreate(&from, 0));
+    MUST(cuEventCreate(&to, 0));
+    MUST(cuEventRecord(from, stream));
+    MUST(cudnnBackendExecute(h, plan, pack_of(3, xwy, &data)));
+    MUST(cuEventRecord(to, stream));
+    MUST(cuEventSynchronize(to));
+    MUST(cuEventElapsedTime(&ms, from, to));
+    MUST(cuEventDestroy(from));
+    MUST(cuEventDestroy(to));
+    return ms;
+}
+
+CASE(a_search_finds_the_preferred_plan_the_fastest)
+{
+    handle h = NULL;
+    descriptor list[8], later;
+    begin();
+    MUST(cudnnCreate(&h));
+    MUST(cudnnSetStream(h, stream));
+    int count = configurations(0, list);
+    for (int i = 0; i < count; i++)
+        EXPECT(time_of(h, plan_of(list[i])) == 1000.0f * (float)i);
+    configurations(0, list);
+    later = plan_of(list[count - 1]); /* the only one of its graph: that program does not search */
+    EXPECT(time_of(h, later) == 0);
+}
+
+static int plan_error(descriptor configuration)
+{
+    descriptor plan = make(DESCRIPTOR_EXECUTION_PLAN);
+    MUST(SET(plan, EXECUTION_PLAN_ENGINE_CONFIG, BACKEND_DESCRIPTOR, 1, &configuration));
+    int error = cudnnBackendFinalize(plan);
+    MUST(cudnnBackendDestroyDescriptor(plan));
+    return error;
+}
+
+/* Makes a plan of each; those that want more than an earlier one are refused. The most that such a one wants and that is free. */
+static uint64_t search_apart(int count, descriptor list[8])
+{
+    uint64_t most = 0, left = 1024 * MIB;
+    int64_t bytes, least = INT64_MAX;
+    size_t total;
+    MUST(cuMemGetInfo(&left, &total));
+    for (int i = 0; i < count; i++) {
+        MUST(GET(list[i], ENGINECFG_WORKSPACE_SIZE, INT64, 1, NULL, &bytes));
+        EXPECT_EQ(plan_error(list[i]), bytes > least ? CUDNN_NOT_SUPPORTED : 0);
+        if (bytes > least && (uint64_t)bytes > most && (uint64_t)bytes <= left)
+            most = (uint64_t)bytes;
+        least = bytes < least ? bytes : least;
+    }
+    EXPECT_EQ(least, 0);
+    return most;
+}
+
+/* The books of a process are of all its searches: so the smaller card comes first. */
+CASE(what_a_search_takes_is_told_apart)
+{
+    static const uint64_t capacities[] = {1 * MIB, 1024 * MIB};
+    descriptor list[8];
+    uint64_t most[2];
+    for (int i = 0; i < 2; i++) {
+        begin_with(capacities[i]);
+        cenote_sim_search_apart(true);
+        EXPECT(cenote_sim_searched(0) == (i ? in_use() + most[0] : 0));
+        int count = configurations(0, list);
+        most[i] = search_apart(count, list);
+        EXPECT(most[i] > 0);
+        EXPECT_EQ(cenote_sim_searched(0), in_use() + most[i]);
+        cenote_sim_search_apart(false);
+        for (int j = 0; j < count; j++)
+            EXPECT_EQ(plan_error(list[j]), 0);
+    }
+    EXPECT(most[1] > most[0]);
+    EXPECT_EQ(cenote_sim_searched(1), 0);
+    EXPECT_EQ(cenote_sim_searched(-1), 0);
 }
 
 CASE(engines_can_be_taken_by_number)

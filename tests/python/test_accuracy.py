@@ -11,15 +11,27 @@ COMPARE = ROOT / "bench/accuracy/compare.py"
 RESULTS = sorted((ROOT / "bench/results").glob("*-accuracy.jsonl"))[-1]
 MOVED = 0.01  # a figure that moves by more means that PyTorch, its libraries or the models of workspaces have changed: make the page anew
 FIGURES = ("allocated", "reserved", "whole card", "beyond the context")
+SAMPLE = ROOT / "bench/accuracy/sample.py"
+SAMPLED = sorted((ROOT / "bench/results").glob("*-timm.jsonl"))[-1]
 FOUND = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()[1:]]
+
+
+def load(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="module")
 def compare():
-    spec = importlib.util.spec_from_file_location("compare", COMPARE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load(COMPARE)
+
+
+@pytest.fixture
+def sample(monkeypatch):
+    monkeypatch.syspath_prepend(str(SAMPLE.parent))
+    return load(SAMPLE)
 
 
 def check(compare, row, old):
@@ -42,6 +54,24 @@ def test_the_page_is_made_of_the_results(compare):
     assert [{key: row[key] for key in was} for was, row in zip(rows, FOUND)] == rows, "compare.py --save, then --page, with all rows"
     text = compare.PAGE.read_text(encoding="utf-8")
     assert compare.page(text, RESULTS) == text, f"python bench/accuracy/compare.py --page {RESULTS.relative_to(ROOT)}"
+
+
+def test_the_table_of_the_sample_is_made_of_its_results(sample, compare):
+    text = compare.PAGE.read_text(encoding="utf-8")
+    assert sample.page(text, SAMPLED) == text, f"python bench/accuracy/sample.py --page {SAMPLED.relative_to(ROOT)}"
+
+
+def test_a_run_has_run_out_of_memory_by_the_file_alone(sample):
+    """Each rule alone, and what they do not say of a run that grows as FakeTensor says."""
+    grows = {("a", 8): (3000, 500.0), ("a", 16): (4000, 1000.0), ("a", 32): (6000, 2000.0)}
+    assert not any(sample.ran_out(grows, run) for run in grows)
+    for batch, measured in ((16, (39500, 1000.0)), (16, (4000, 4100.0)), (16, (3000, 1000.0)), (16, (30000, 38700.0))):
+        changed = {**grows, ("a", batch): measured}
+        assert sample.ran_out(changed, ("a", 16)) and sample.ran_out(changed, ("a", 32)) and not sample.ran_out(changed, ("a", 8)), measured
+
+
+def test_a_percentile_is_one_of_the_errors(compare):
+    assert [compare.percentile([0.3, 0.1, 0.2], share) for share in (0.1, 0.34, 0.5, 0.9)] == [0.1, 0.2, 0.2, 0.3]
 
 
 def test_the_metrics_are_those_of_xmem(compare):

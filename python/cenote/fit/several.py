@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Sequence
 
 from cenote.base import quantity, source
 from cenote.base.quantity import readable as size_text
-from cenote.fit import advice, cards, observed, verdict
+from cenote.fit import advice, cards, observed, search_room, verdict
 from cenote.fit.cards import Card
 from cenote.fit.verdict import Outcome
 from cenote.launch import command_line, environment
@@ -158,6 +158,7 @@ def text(program: Sequence[str], answer: Answer, allocator: str, is_smallest: bo
     lines += verdict.enough_lines(some, max(lacking)) if (lacking := [row.card.capacity for row in answer.rows if row.verdict == FITS_NOT]) else []
     if allocator == "cenote" and answer.verdict != UNKNOWN and len(lacking) < len(answer.rows):
         lines.append(f"  {verdict.ONLY_CENOTE}")
+    lines += search_room.lines(some.used)
     lines += observed.lines(some.used, some.was_ended)
     return "\n".join([*lines, *cards.caveats([row.card for row in answer.rows]), *verdict.value_lines(some, None)])
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Optional, Sequence
 
 from cenote.base import quantity, source
 from cenote.base.quantity import MIB, readable as size
-from cenote.fit import cards, for_now, named, observed
+from cenote.fit import cards, for_now, named, observed, search_room
 
 NAMED_LEAST = 8 * MIB  # smaller parts are not listed
 TIGHT = 20  # a verdict is tight if less than 1/20 of the card is left: bench/accuracy has programs that needed so much more on a card
@@ -490,6 +490,7 @@ def answer_lines(answer: Answer) -> list[str]:
         lines += enough_lines(answer.largest, outcome.capacity)
     lines += allocator_lines(outcome, answer.largest, answer.others)
     evidence = answer.largest if answer.largest is not None and answer.largest.fits else outcome
+    lines += search_room.lines(evidence.used)
     lines += observed.lines(evidence.used, evidence.was_ended)
     unstepped = (answer.largest or outcome).unstepped  # a run that ran out of memory may not have come to its first step
     if unstepped:
@@ -515,7 +516,8 @@ def outcome_content(outcome: Outcome) -> dict[str, Any]:
             "steps": outcome.steps, "ended_after_steps": outcome.was_ended, "needed": outcome.needed(), "least_needed": outcome.least_needed(),
             "caught": outcome.was_caught, "out_of_memory": outcome.failures, "failure": outcome.failure, "processes": outcome.reports,
             "unknown": outcome.unknown, "unknown_reads": outcome.unknown_reads, "known_reads": outcome.known_reads, "stopped": outcome.stopped,
-            "optimizers_unstepped": outcome.unstepped, "growth": [for_now.content(pace) for pace in outcome.paces], "world": outcome.world}
+            "optimizers_unstepped": outcome.unstepped, "search_room": search_room.most(outcome.used),
+            "growth": [for_now.content(pace) for pace in outcome.paces], "world": outcome.world}
 
 
 def content(program: Sequence[str], answer: Answer) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from types import FrameType, ModuleType
 from typing import Any, Iterator, Optional
 
 from cenote.base import outputs, source
-from cenote.inside import holdings, late_state, rise, seen, values
+from cenote.inside import holdings, late_state, rise, searches, seen, values
 from cenote.inside.moment import Moment
 from cenote.labels import hooks, step_counter
 from cenote.labels.names import Names
@@ -164,6 +164,7 @@ class Watch:
             self.write("exit")
             leave(1)
         seams.get("torch._C._cuda_attach_out_of_memory_observer")(self.ran_out)
+        searches.begin()
         self.rises.begin()
 
     def stepped(self) -> None:
@@ -276,6 +277,7 @@ class Watch:
             free, total = self.torch.cuda.mem_get_info(device)
             known["capacity"], known["others"] = total, max(total - free - now["reserved"], known.get("others", 0))
             known["live"], known["reserved"], known["limit"] = now["live"], now["reserved"], self.limit(device)
+            known["searched"] = searches.most(device)
             if is_higher:
                 known["peak_step"] = max(self.steps, 1)
                 known.update(self.held(device, True))  # last: figures stand even where names cannot be made

@@ -35,6 +35,8 @@ struct body *body_open(enum descriptor_type type)
         return NULL;
     atomic_init(&body->holders, 1);
     body->type = type;
+    body->plans.least = UINT64_MAX;
+    body->plans.first = -1;
     return body;
 }
 

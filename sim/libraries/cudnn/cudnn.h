@@ -33,6 +33,7 @@ enum {
 int cudnn_fail(int error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int cudnn_check_handle(const void *handle);
 int cudnn_launch(const void *handle, const char *name);     /* an empty kernel on the handle's stream */
+int cudnn_occupy(const void *handle, uint64_t ns);          /* the stream is busy for so long; 0: nothing happens */
 
 /* --- objects.c: descriptors. Their memory is used again for descriptors only, so that one destroyed is known as such. */
 enum object_kind {

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "sim/libraries/cudnn/convolution.h"
+#include "sim/libraries/cudnn/search.h"
 
 #define ELEMENTS_MAX (1ll << 48)
 
@@ -204,14 +205,27 @@ static int finalize_configuration(struct body *configuration)
     return stored ? 0 : no_memory();
 }
 
+/* Where heuristics list this engine, counted from 0. */
+static int place_of(const struct body *engine)
+{
+    struct convolution c;
+    const struct engine *list[ENGINES_MAX];
+    int place = 0, count = convolution_of(AT(engine, ENGINE_OPERATION_GRAPH), &c) ? engines_of(&c, list) : 0;
+    while (place < count && engine_index(list[place]) != INTEGER(engine, ENGINE_GLOBAL_INDEX))
+        place++;
+    return place;
+}
+
 /* The words of a plan are for people to read: it cannot be made from them again. */
 static int finalize_plan(struct body *plan)
 {
-    const struct body *configuration = AT(plan, EXECUTION_PLAN_ENGINE_CONFIG);
+    const struct body *configuration = AT(plan, EXECUTION_PLAN_ENGINE_CONFIG), *engine = AT(configuration, ENGINECFG_ENGINE);
     int64_t bytes = INTEGER(configuration, ENGINECFG_WORKSPACE_SIZE);
     char words[96];
+    if (!search_admits(AT(engine, ENGINE_OPERATION_GRAPH), place_of(engine), (uint64_t)bytes))
+        return cudnn_fail(CUDNN_NOT_SUPPORTED, "a plan that a search would only try: %lld bytes", (long long)bytes);
     int length = snprintf(words, sizeof words, "{\"simulated\": true, \"engine\": %lld, \"workspace\": %lld}",
-        (long long)INTEGER(AT(configuration, ENGINECFG_ENGINE), ENGINE_GLOBAL_INDEX), (long long)bytes);
+        (long long)INTEGER(engine, ENGINE_GLOBAL_INDEX), (long long)bytes);
     bool stored = PUT_INTEGER(plan, EXECUTION_PLAN_WORKSPACE_SIZE, bytes) &&
         body_put(plan, ATTRIBUTE_EXECUTION_PLAN_JSON_REPRESENTATION, VALUE_CHAR, length, words);
     return stored ? 0 : no_memory();
@@ -332,5 +346,6 @@ int graph_execute(const void *handle, const struct body *plan, const struct body
         if (error)
             return error;
     }
-    return cudnn_launch(handle, "cudnn graph");
+    int error = cudnn_occupy(handle, search_time(graph, place_of(engine)));
+    return error ? error : cudnn_launch(handle, "cudnn graph");
 }

@@ -24,6 +24,10 @@ struct body {
     enum descriptor_type type;
     bool                 is_final;
     int                  depth;     /* of bodies within bodies */
+    struct {                        /* of a graph: the plans that were made of it. search.c's; nothing that the descriptor holds */
+        uint64_t least;             /* scratch memory; UINT64_MAX: there are none */
+        int      first;             /* place of the first one's engine; -1: there is none */
+    } plans;
     unsigned             count;
     struct attribute    *attributes;
 };

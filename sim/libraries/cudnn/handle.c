@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "sim/libraries/cudnn/cudnn.h"
+#include "sim/sim.h"
 
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
 
@@ -37,6 +38,15 @@ int cudnn_launch(const void *handle, const char *name)
     if (library_launch_on(h->stream, name))
         return cudnn_fail(CUDNN_EXECUTION_FAILED, "%s: the stream takes no kernel", name);
     return 0;
+}
+
+int cudnn_occupy(const void *handle, uint64_t ns)
+{
+    int error = cudnn_check_handle(handle);
+    if (error || !ns)
+        return error;
+    const struct handle *h = handle;
+    return sim_launch_wait(h->stream, ns) ? cudnn_fail(CUDNN_EXECUTION_FAILED, "the stream takes no work") : 0;
 }
 
 size_t cudnnGetVersion(void)

@@ -98,9 +98,10 @@ static bool suits_winograd(const struct convolution *c)
     return is_plain_2d(c) && c->w[0] == 3 && c->w[1] == 3;
 }
 
+/* A filter of one tap is a product of matrices already: in frequencies it would be one for each of 32 * 17 of them. */
 static bool suits_fft(const struct convolution *c)
 {
-    return is_plain_2d(c) && c->w[0] <= 32 && c->w[1] <= 32;
+    return is_plain_2d(c) && c->w[0] * c->w[1] > 1 && c->w[0] <= 32 && c->w[1] <= 32;
 }
 
 static bool suits_ungrouped(const struct convolution *c)
