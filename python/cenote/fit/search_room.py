@@ -9,7 +9,8 @@ from cenote.base.quantity import readable
 
 def beyond(figures: Mapping[str, Any]) -> int:
     """Bytes of a device beyond its own peak."""
-    return max(0, figures.get("searched", 0) - figures["reserved_peak"] - figures["others"])
+    searched: int = figures.get("searched", 0) - figures["reserved_peak"] - figures["others"]
+    return max(0, searched)
 
 
 def most(reports: Any) -> int:
