@@ -156,6 +156,7 @@ deep:
 	$(PYTEST) -m deep tests/python
 	.venv/bin/python bench/torch/speed.py --check
 	build-debug/bin/bench-scale --check "the lock"
+	build-debug/bin/bench-sleep --check
 	$(call build_in,build-tsan,$(DEBUG) -DCENOTE_SANITIZE=thread)
 	$(CTEST) --test-dir build-tsan $(FORKS)
 	CENOTE_TEST_ROUNDS=40 build-debug/tests/test-stress-soak

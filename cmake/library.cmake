@@ -1,7 +1,7 @@
 # libcenote.so and libcenote.a, from the layers in order. No libcuda and no libcudart: the driver is loaded at run time.
 
 set(library_sources)
-foreach(layer base driver stats/text pool/core pool/life pool/clock stats/account pool/provider pool/arenas pool/mapping pool/shortage pool/calls share
+foreach(layer base driver stats/text pool/core pool/life pool/clock stats/account pool/provider pool/arenas pool/mapping pool/shortage pool/calls pool/sleep share
     pool/policy stats/report pool)
     file(GLOB layer_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${layer}/*.c)
     list(APPEND library_sources ${layer_sources})

@@ -24,6 +24,7 @@
 #include "pool/mapping/trim.h"
 #include "pool/provider/provider.h"
 #include "pool/shortage/wait.h"
+#include "pool/sleep/sleep.h"
 #include "stats/account/record.h"
 #include "stats/report/explain.h"
 #include "stats/text/options.h"
@@ -329,6 +330,7 @@ static void give_everything_back(cenote_pool *pool)
     for (int tries = 0; tries < 2 && (pool->store.pages.reserved || pool->store.pages.addresses); tries++)
         trim_to(pool, 0, UINT64_MAX);
     provider_close(pool);
+    courier_close(pool);
     clock_end(&pool->clock);
 }
 
@@ -504,6 +506,7 @@ int cenote_pool_destroy(cenote_pool *pool)
         return error;
     }
     record_close(pool);
+    sleepers_pool_ends(pool);
     share_end_imports(pool);
     share_settle();
     forget_regions(pool);

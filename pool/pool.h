@@ -28,6 +28,7 @@
 #include "pool/policy/policy.h"
 #include "pool/mapping/access.h"
 #include "pool/mapping/remap.h"
+#include "pool/sleep/courier.h"
 #include "pool/arenas/store.h"
 #include "pool/arenas/streams.h"
 #include "share/exports.h"
@@ -66,6 +67,7 @@ struct cenote_pool {
     struct policy    policy;
     struct report    report;
     struct guard     guard;         /* provider guard */
+    struct courier   courier;       /* copies of memory that sleeps */
 };
 
 static inline struct arena *arena_of(const cenote_pool *pool, uint32_t arena)

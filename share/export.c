@@ -69,6 +69,16 @@ static bool segment_may_be_shared(const cenote_pool *pool, const struct arena *a
     return provider_is_plain(pool, a) && pool->config.device->driver->cuIpcGetMemHandle;
 }
 
+/* A page under the block sleeps: there is nothing that another process could map. LOCKING: the pool's lock. */
+static bool sleeps(const cenote_pool *pool, const struct block_ref *w)
+{
+    struct slots under = slots_under(w->region, w->start, w->size);
+    bool sleeps = false;
+    for (uint32_t slot = under.from; slot < under.to && !sleeps; slot += region_span(w->region, slot))
+        sleeps = page_of(&pool->store.pages, w->region->page[slot])->wakefulness;
+    return sleeps;
+}
+
 /* LOCKING: the pool's lock. */
 static int enter(cenote_pool *pool, const struct block_ref *w, uint64_t *generation)
 {
@@ -77,6 +87,8 @@ static int enter(cenote_pool *pool, const struct block_ref *w, uint64_t *generat
         return CENOTE_NOT_SUPPORTED;
     if (!region_is_segment(w->region) && !(pool_page_prop(pool).requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
         return CENOTE_NOT_SUPPORTED;
+    if (sleeps(pool, w))
+        return CENOTE_BUSY;
     if (!number) {
         if (!index_reserve(&pool->exports.by_block, 1) || !(number = table_take(&pool->exports.table)))
             return CENOTE_OUT_OF_HOST_MEMORY;
@@ -109,6 +121,8 @@ int cenote_export(void *address, cenote_share *share)
     if (lost)
         return error_set(error, 0, "the memory at %p cannot be shared: the driver says that its memory has handles for other processes, and "
                          "refuses to make it so (`cenote doctor`)", address);
+    if (error == CENOTE_BUSY)
+        return error_set(error, 0, "the block at %p sleeps: cenote_pool_resume comes first", address);
     if (error)
         return error_set(error, 0, error == CENOTE_NOT_OURS ? "the block at %p was freed meanwhile" :
                          error == CENOTE_OUT_OF_HOST_MEMORY ? "no host memory to note the export of %p" :

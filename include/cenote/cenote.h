@@ -12,8 +12,9 @@
  *     ... launch kernels on `stream` ...
  *     cenote_free(block);
  *
- * cenote/report.h has counters, labels, explanations, pictures and traces; cenote/share.h shares memory with other processes; cenote/host.h is
- * pinned host memory, a library of its own. Each of them includes this header, and this header includes none of them.
+ * cenote/report.h has counters, labels, explanations, pictures and traces; cenote/share.h shares memory with other processes; with
+ * cenote/sleep.h memory leaves the device for a while; cenote/host.h is pinned host memory, a library of its own. Each of them includes this
+ * header, and this header includes none of them.
  *
  * CONVENTIONS
  *   Names      The object comes first and the verb last: cenote_pool_trim. A call that names no object is about a block (cenote_alloc,

@@ -183,6 +183,8 @@ void place_give(cenote_pool *pool, const struct block_ref *w, tick freed)
         pool->store.last_freed_block.arena = w->arena;
         pool->store.last_freed_block.heap = w->region->heap;
         pool->store.last_freed_block.freed = freed;
+        if (pool->store.pages.sleepers) /* it may lie on one of them */
+            last_freed_settle(pool);
     }
     if (!w->arena->blocks && !w->arena->queue)
         idle_enter(pool, w->arena);

@@ -173,6 +173,7 @@ static void release_slot(cenote_pool *pool, struct region *r, uint32_t slot, tic
     if (r->page[slot] && p->arena == r->arena) {
         p->fixed = false;
         p->freed = now;
+        pages_forget_asleep(&pool->store.pages, r->page[slot]);
     }
 }
 

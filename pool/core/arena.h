@@ -30,6 +30,7 @@ struct arena {                      /* guarded by the pool's lock */
     uint64_t blocks;                /* live and pending ones, items too */
     uint64_t pending;               /* bytes of its pending blocks, as they are counted */
     struct row row;                 /* its part of the allocated bytes */
+    uint64_t taken;                 /* blocks that were ever taken from it: a copy of what lies there is of one count */
     uint32_t slow_path_users;       /* threads in shortage.c on its behalf: no other stream takes it over */
     uint32_t slides_allowed;        /* places that may slide until the next poll; each
                                        poll that does not help doubles them */

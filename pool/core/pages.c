@@ -85,11 +85,13 @@ bool pages_are_of_another(const struct pages *s, const struct region *r, uint32_
 static bool slot_has_page(struct pages *s, const struct requester *who, const struct region *r, uint32_t slot)
 {
     struct page *p = page_of(s, r->page[slot]);
+    if (p->leaving) /* also if a block lies there: then it sleeps, or is about to */
+        return false;
     if (slot_ref_is(p->owner, r->number, slot)) {
         p->met = s->epoch;
         return true;
     }
-    if (p->owner.region || p->met == s->epoch || p->leaving)
+    if (p->owner.region || p->met == s->epoch)
         return false;
     if (p->arena != who->arena && (p->fixed || !requester_comes_after(s, who, p->freed, p->arena)))
         return false;
@@ -220,6 +222,7 @@ void pages_disown(struct pages *s, struct region *r, uint32_t from, uint32_t to,
         /* the program never had an abandoned block: the page is its last user's */
         p->arena = freed ? r->arena : p->arena;
         pages_settle(s, r->page[slot]);
+        pages_forget_asleep(s, r->page[slot]);
     }
 }
 
@@ -421,15 +424,130 @@ void pages_add_spare(struct pages *s, uint32_t page)
     s->spare_bytes += p->bytes;
 }
 
+/* A thread that has the time will unmap it. */
+static void drop_copy(struct pages *s, struct page *p)
+{
+    if (p->copy) {
+        p->copy->next = s->copies;
+        s->copies = p->copy;
+        p->copy = NULL;
+    }
+}
+
 /* The driver has the page back. */
 void pages_remove(struct pages *s, uint32_t page)
 {
     struct page *p = page_of(s, page);
-    CHECK(!p->maps && !p->owner.region);
+    CHECK(!p->maps && !p->owner.region && p->wakefulness == AWAKE);
     s->reserved -= p->bytes;
     count_held(s, p->handle, p->bytes, 0 - p->bytes);
+    drop_copy(s, p);
     p->bytes = 0; /* tells that the number is not in use */
     table_give(&s->table, page);
+}
+
+/* ----------------------------------------------------------------------------------------------------------- asleep */
+
+/*
+ * The page is about to sleep, or to be copied: what the bits of its
+ * slot said goes into struct page, and no arena may use it.
+ */
+void pages_doze(struct pages *s, uint32_t page)
+{
+    struct page *p = page_of(s, page);
+    struct region *r = region_of(s, p->home.region);
+    CHECK(p->maps && !p->leaving && !p->pins);
+    if (bit_is_set(r->sole, p->home.slot)) {
+        p->freed = r->freed[p->home.slot];
+        p->owner = bit_is_set(r->busy, p->home.slot) ? p->home : (struct slot_ref){0, 0};
+        bit_clear(r->sole, p->home.slot);
+    }
+    p->leaving = true;
+    s->sleepers++;
+    list(s, r); /* invariant 23: no bit says any more that it is not free */
+}
+
+/* It does not go to sleep after all, or has woken. */
+void pages_rouse(struct pages *s, uint32_t page)
+{
+    s->sleepers--;
+    pages_stay(s, page);
+}
+
+/* It has memory from now on, by this handle; 0: the driver has that. */
+void pages_hold(struct pages *s, uint32_t page, CUmemGenericAllocationHandle handle)
+{
+    struct page *p = page_of(s, page);
+    CHECK(p->leaving && !p->handle != !handle);
+    count_held(s, p->handle ? p->handle : handle, p->bytes, handle ? p->bytes : 0 - p->bytes);
+    s->reserved += handle ? p->bytes : 0 - p->bytes;
+    s->asleep -= handle ? p->bytes : 0 - p->bytes;
+    p->handle = handle;
+}
+
+/* None of its slots is of use any more; it still holds memory if the driver has refused to take that. */
+void pages_sleep(struct pages *s, uint32_t page, struct sleep_copy *copy)
+{
+    struct page *p = page_of(s, page);
+    CHECK(p->leaving && p->maps && p->wakefulness == AWAKE);
+    p->wakefulness = ASLEEP;
+    p->copy = copy;
+    pages_forget_asleep(s, page);
+}
+
+/* The thread brings it memory: it does not go meanwhile. */
+void pages_stir(struct pages *s, uint32_t page)
+{
+    CHECK(page_of(s, page)->wakefulness == ASLEEP);
+    page_of(s, page)->wakefulness = STIRRING;
+}
+
+/* It is mapped again, with what was kept of it; or it sleeps on. */
+void pages_wake(struct pages *s, uint32_t page, bool wakes)
+{
+    struct page *p = page_of(s, page);
+    CHECK(p->wakefulness == STIRRING && (p->handle || !wakes));
+    p->wakefulness = wakes ? AWAKE : ASLEEP;
+    p->copy = wakes && p->copy && !p->copy->is_constant ? NULL : p->copy;
+    if (wakes)
+        pages_rouse(s, page);
+    else
+        pages_forget_asleep(s, page);
+}
+
+/* It leaves the slots that are of no use; one that the driver would not unmap keeps it. */
+static void leave_slots(struct pages *s, struct page *p)
+{
+    for (struct slot_ref at = p->home, next; at.region; at = next) {
+        struct region *r = region_of(s, at.region);
+        next = r->next_alias[at.slot];
+        if (!bit_is_set(r->broken, at.slot))
+            pages_unlink(s, r, at.slot);
+    }
+}
+
+/*
+ * If it sleeps, and neither a block nor a replay comes back to it, it goes, and so does its copy. What memory
+ * it still has is free then.
+ */
+void pages_forget_asleep(struct pages *s, uint32_t page)
+{
+    struct page *p = page_of(s, page);
+    if (p->wakefulness != ASLEEP || p->owner.region || p->fixed)
+        return;
+    drop_copy(s, p);
+    leave_slots(s, p);
+    p->wakefulness = AWAKE;
+    if (p->handle) {
+        pages_rouse(s, page);
+        return;
+    }
+    CHECK(!p->maps);
+    s->sleepers--;
+    s->asleep -= p->bytes;
+    s->reserved += p->bytes; /* pages_remove takes that away */
+    p->leaving = false;
+    pages_remove(s, page);
 }
 
 /* Gives the region its number. False: no host memory. */

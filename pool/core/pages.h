@@ -8,11 +8,33 @@
 #include "pool/clock/fence.h"
 #include "pool/core/region.h"
 
+/* What lay on a page that sleeps, in host memory; see pool/sleep/copy.c. */
+struct sleep_copy {
+    struct sleep_copy *next;        /* of those that no page needs any more */
+    uint64_t mapped;                /* bytes of it all */
+    uint64_t at;                    /* address of its slot, under its blocks */
+    uint64_t kept;                  /* bytes of contents */
+    uint32_t runs;
+    uint32_t arena;                 /* whose blocks they are */
+    uint64_t taken;                 /* what that arena had counted then */
+    bool     is_constant;           /* it outlives the sleep, for the next */
+};
+
 #define PAGES_MAX   (1u << 24)     /* 32 TiB of 2 MiB pages */
 #define REGIONS_MAX (1u << 20)
 
 /* Pages have one of these sizes, see units.c. */
 enum grade { GRADE_SMALL, GRADE_LARGE, GRADES };
+
+/*
+ * A page that sleeps is of no use to any arena, and the driver has its memory, unless it refused that. All else
+ * of the page stays: its slots, its owner, the blocks there.
+ */
+enum wakefulness {
+    AWAKE,
+    ASLEEP,                         /* once no block lies on it, it is gone */
+    STIRRING                        /* a thread with the turn brings it memory */
+};
 
 struct page {
     CUmemGenericAllocationHandle handle;  /* 0 for a segment */
@@ -27,7 +49,9 @@ struct page {
     uint32_t    pins;               /* cenote_pin calls on slots that map it */
     uint32_t    before_spare, next_spare;
     bool        fixed;              /* a private arena uses it, and it never leaves that, until the group is released */
-    bool        leaving;            /* being given back to the driver */
+    bool        leaving;            /* a thread with the turn gives it to the driver, or brings it back; or it sleeps */
+    enum wakefulness wakefulness;
+    struct sleep_copy *copy;        /* of its contents while it sleeps, and of constant ones longer; NULL: none */
     uint64_t    serial;             /* of the process, given at its first export; 0: never exported */
 };
 
@@ -56,8 +80,11 @@ struct pages {                      /* guarded by the pool's lock */
     uint32_t      spare;            /* chain of pages mapped nowhere */
     uint32_t      spares;           /* in it */
     uint64_t      spare_bytes;
-    uint64_t      reserved;         /* bytes of all pages and segments */
+    uint64_t      reserved;         /* bytes of all pages and segments that have memory */
     uint64_t      held[GRADES];     /* of these, of the pages of each grade */
+    uint64_t      asleep;           /* bytes of pages that have none */
+    uint32_t      sleepers;         /* pages that sleep, or are about to */
+    struct sleep_copy *copies;      /* of pages that are gone, for a thread that has the time to unmap them */
     uint64_t      addresses;        /* bytes of address space */
     bool          mapped_once;      /* aliases:off: a page that moves leaves its old slot first */
     uint32_t      listed[2];        /* first of the regions in which a page may be free; [1] segments */
@@ -125,6 +152,16 @@ void     pages_remove(struct pages *s, uint32_t page);
 void     pages_add_spare(struct pages *s, uint32_t page);
 void     pages_leave(struct pages *s, uint32_t page);
 void     pages_stay(struct pages *s, uint32_t page);
+
+/* A page goes to sleep under its blocks, see pool/sleep: no arena may use it meanwhile, but its blocks may be freed. */
+void     pages_doze(struct pages *s, uint32_t page);
+void     pages_rouse(struct pages *s, uint32_t page);
+void     pages_hold(struct pages *s, uint32_t page, CUmemGenericAllocationHandle handle);
+void     pages_sleep(struct pages *s, uint32_t page, struct sleep_copy *copy);
+void     pages_stir(struct pages *s, uint32_t page);
+void     pages_wake(struct pages *s, uint32_t page, bool wakes);
+void     pages_forget_asleep(struct pages *s, uint32_t page);
+
 bool     pages_add_region(struct pages *s, struct region *r);
 void     pages_remove_region(struct pages *s, struct region *r);
 

@@ -18,7 +18,7 @@ uint64_t pages_free(const struct pages *s, const struct region *r, uint64_t *sta
         for (uint64_t free = pages_maybe_free(r, w); free; free &= free - 1) {
             uint32_t slot = w * 64 + (uint32_t)__builtin_ctzll(free);
             const struct page *p = page_of(s, r->page[slot]);
-            bool owned = !bit_is_set(r->sole, slot) && p->owner.region;
+            bool owned = p->wakefulness || (!bit_is_set(r->sole, slot) && p->owner.region);
             bytes += owned ? 0 : p->bytes;
             *stays += !owned && (p->fixed || p->pins) ? p->bytes : 0;
         }
@@ -34,6 +34,8 @@ void pages_sum_slots(struct pages *s, const struct region *r, uint32_t from, uin
         bool sole = bit_is_set(r->sole, slot);
         bool owned = sole ? bit_is_set(r->busy, slot) : p->owner.region != 0;
         bool frozen = p->fixed || p->pins;
+        if (p->wakefulness)
+            continue;
         sums->owned += owned;
         sums->free += !owned;
         sums->aliased += p->maps > 1;
@@ -94,6 +96,10 @@ static const char *broken_rule_of_page(struct pages *s, uint32_t page)
     }
     if (maps > 1 && s->mapped_once)
         return "25: with aliases:off no page is mapped twice";
+    if ((p->wakefulness && !p->leaving) || (p->copy && !p->wakefulness && !p->copy->is_constant))
+        return "33: a page that sleeps is leaving, and others have no copy, but of what is constant";
+    if (p->wakefulness == ASLEEP && !p->owner.region && !p->fixed)
+        return "34: a page sleeps for a block or a graph";
     if (p->fixed && !fixed && !BREAKS(4)) /* nor on its way there */
         return "24: a fixed page is mapped by the private arena that it names";
     return maps != p->maps ? "6: the chain of a page lists the slots that map it" :
@@ -130,7 +136,7 @@ const char *pages_broken_sum(const struct pages *s, uint64_t bytes)
     }
     if (spare_bytes != s->spare_bytes || spares != s->spares)
         return "8: spare pages are counted";
-    return bytes + spare_bytes != s->reserved ? "9: reserved counts every page" : NULL;
+    return bytes + spare_bytes != s->reserved + s->asleep ? "9: reserved counts every page that does not sleep" : NULL;
 }
 
 const char *pages_broken_rule(struct pages *s)

@@ -112,8 +112,8 @@ uint64_t slab_take_at(struct slabs *s, uint32_t number, uint32_t class, uint64_t
 {
     const struct slab *slab = slab_of(s->table, number);
     uint32_t item = (uint32_t)((at - slab->at) / slab->item_bytes);
-    bool is_there = slab->class == class && (at - slab->at) % slab->item_bytes == 0 && item < slab->items &&
-                    bit_is_set(slab->free, item);
+    bool is_there = !slab->asleep && slab->class == class && (at - slab->at) % slab->item_bytes == 0 &&
+                    item < slab->items && bit_is_set(slab->free, item);
     return is_there ? take_item(s, number, item, requested, mark) : 0;
 }
 
@@ -126,12 +126,12 @@ bool slab_give(struct slabs *s, uint32_t number, uint32_t item)
     struct slab *slab = slab_of(s->table, number);
     CHECK(!bit_is_set(slab->free, item) && item < slab->items);
     bit_set(slab->free, item);
-    if (slab->free_items++ == 0)
+    if (slab->free_items++ == 0 && !slab->asleep)
         enter_bin(s, number);
     if (slab->free_items < slab->items)
         return false;
     s->empty++;
-    return s->empty > SLABS_EMPTY_KEPT;
+    return s->empty > SLABS_EMPTY_KEPT || slab->asleep;
 }
 
 /* Ends an empty slab. The caller gives the heap block back from which it was cut. */
@@ -141,16 +141,35 @@ uint32_t slab_close(struct slabs *s, uint32_t number, struct region *r)
     uint32_t block = slab->block;
     CHECK(slab->free_items == slab->items && s->empty);
     s->empty--;
-    leave_bin(s, number);
+    if (!slab->asleep)
+        leave_bin(s, number);
     mark_granules(r, slab->at, slab_bytes(slab->class), 0);
     slab->items = 0; /* tells that the number is not in use */
     table_give(s->table, number);
     return block;
 }
 
+/* A page under it goes to sleep: no item is taken from it, and once it is empty it is closed. It has a live item. */
+void slab_doze(struct slabs *s, uint32_t number)
+{
+    struct slab *slab = slab_of(s->table, number);
+    CHECK(slab->free_items < slab->items);
+    if (!slab->asleep++ && slab->free_items)
+        leave_bin(s, number);
+}
+
+/* A page under it has woken. */
+void slab_wake(struct slabs *s, uint32_t number)
+{
+    struct slab *slab = slab_of(s->table, number);
+    if (!--slab->asleep && slab->free_items)
+        enter_bin(s, number);
+}
+
 /*
  * Invariant 16: a slab in a bin has free items, as many as bits, and none of them is pending; those wholly free are
- * counted. Checks the next `most` slabs; true: there are more. All 0 in `w`: it begins.
+ * counted. Invariant 35: it lies on no page that sleeps. Checks the next `most` slabs; true: there are more. All 0 in
+ * `w`: it begins.
  */
 bool slabs_check(const struct slabs *s, struct slabs_walk *w, uint32_t most, const char **broken)
 {
@@ -160,6 +179,10 @@ bool slabs_check(const struct slabs *s, struct slabs_walk *w, uint32_t most, con
             const struct slab *slab = slab_of(s->table, number);
             int bits = __builtin_popcountll(slab->free[0]) + __builtin_popcountll(slab->free[1]);
             bool both = (slab->free[0] & slab->pending[0]) || (slab->free[1] & slab->pending[1]);
+            if (slab->asleep) {
+                *broken = "35: a slab in a bin lies on no page that sleeps";
+                return false;
+            }
             if (slab->class != w->class || slab->before != w->before || !bits || bits != slab->free_items || both) {
                 *broken = "16: a slab in a bin has free items, as many as bits, none of them pending";
                 return false;

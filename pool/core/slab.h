@@ -22,7 +22,8 @@ struct slab {
     uint16_t items;
     uint16_t free_items;
     uint32_t class;
-    uint32_t before, after;             /* in the list of its bin, while an item is free */
+    uint32_t before, after;             /* in its bin, while an item is free and no page sleeps */
+    uint32_t asleep;                    /* pages under it that do, or are about to */
     uint64_t free[SLAB_ITEMS_MAX / 64]; /* a bit for each free item */
     uint64_t pending[SLAB_ITEMS_MAX / 64];     /* freed, waits for other streams */
     uint16_t requested[SLAB_ITEMS_MAX]; /* bytes asked for, of live items */
@@ -51,6 +52,8 @@ uint64_t slab_take(struct slabs *s, uint32_t class, uint64_t requested, uint64_t
 uint64_t slab_take_at(struct slabs *s, uint32_t number, uint32_t class, uint64_t at, uint64_t requested, uint64_t mark);
 bool     slab_give(struct slabs *s, uint32_t slab, uint32_t item);
 uint32_t slab_close(struct slabs *s, uint32_t slab, struct region *r);
+void     slab_doze(struct slabs *s, uint32_t slab);
+void     slab_wake(struct slabs *s, uint32_t slab);
 
 /* How far a check has come. If anything changed since, it begins again. */
 struct slabs_walk {

@@ -23,12 +23,18 @@
 
 /* -------------------------------------------------------------------------------------------------------------- vmm */
 
-/* The next run of mapped slots of the region from `to` on. False: there is none. A broken slot was never of use. */
-static bool next_run(const struct region *r, uint32_t *from, uint32_t *to)
+/* A broken slot was never of use, and one whose page sleeps gets its access when that wakes. */
+static bool is_mapped(const struct pages *s, const struct region *r, uint32_t slot)
 {
-    for (*from = *to; *from < r->slots && (!r->page[*from] || bit_is_set(r->broken, *from)); ++*from)
+    return r->page[slot] && !bit_is_set(r->broken, slot) && !page_of(s, r->page[slot])->wakefulness;
+}
+
+/* The next run of mapped slots of the region from `to` on. False: there is none. */
+static bool next_run(const struct pages *s, const struct region *r, uint32_t *from, uint32_t *to)
+{
+    for (*from = *to; *from < r->slots && !is_mapped(s, r, *from); ++*from)
         continue;
-    for (*to = *from; *to < r->slots && r->page[*to] && !bit_is_set(r->broken, *to); *to += region_span(r, *to))
+    for (*to = *from; *to < r->slots && is_mapped(s, r, *to); *to += region_span(r, *to))
         continue;
     return *from < r->slots;
 }
@@ -50,7 +56,8 @@ static CUresult open_mappings(cenote_pool *pool, const CUmemAccessDesc *who, uin
         const struct region *r = region_of(&pool->store.pages, number);
         if (!r || region_is_segment(r))
             continue;
-        for (uint32_t from, to = 0; !result && *runs < most && next_run(r, &from, &to); *runs += !result)
+        for (uint32_t from, to = 0; !result && *runs < most && next_run(&pool->store.pages, r, &from, &to);
+             *runs += !result)
             result = region_grant(pool->config.device, r, from, to, who, 1);
     }
     return result;

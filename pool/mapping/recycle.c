@@ -32,7 +32,7 @@ static bool slot_is_unused(const cenote_pool *pool, const struct region *r, uint
 {
     const struct page *p = r->page[slot] ? page_of(&pool->store.pages, r->page[slot]) : NULL;
     bool done = fence_has_passed(&pool->clock.fences, r->freed[slot], r->arena);
-    return done && !r->pins[slot] && !bit_is_set(r->transit, slot) && !(p && p->fixed);
+    return done && !r->pins[slot] && !bit_is_set(r->transit, slot) && !(p && (p->fixed || p->wakefulness));
 }
 
 /* Of all its slots. *last: the latest free. LOCKING: the pool's lock, but not in a pause. */

@@ -29,7 +29,8 @@
 static uint64_t cached_of(cenote_pool *pool)
 {
     lock_take(&pool->lock);
-    uint64_t reserved = pool->store.pages.reserved, allocated = pool->account.stats.allocated.current;
+    uint64_t reserved = pool->store.pages.reserved + pool->store.pages.asleep;
+    uint64_t allocated = pool->account.stats.allocated.current;
     lock_give(&pool->lock);
     return reserved > allocated ? reserved - allocated : 0;
 }

@@ -19,14 +19,21 @@
 #include "pool/provider/provider.h"
 #include "stats/account/count.h"
 
+/* Bytes of live blocks that do not sleep, at least. LOCKING: the pool's lock. */
+static uint64_t awake(const cenote_pool *pool)
+{
+    uint64_t live = pool->account.stats.allocated.current, asleep = pool->store.pages.asleep;
+    return live > asleep ? live - asleep : 0;
+}
+
 /* Bytes of live blocks that lie on the card for certain: what a program's own source gave may be any memory. */
 uint64_t sums_live(const cenote_pool *pool)
 {
-    uint64_t live = pool->account.stats.allocated.current;
+    uint64_t live = awake(pool);
     for (uint32_t number = 1; pool->groups.has_sources && number < pool->groups.table.used; number++) {
         const cenote_group *g = group_of(pool, number);
         if (g->number && g->has_source)
-            live -= g->row.current;
+            live -= live < g->row.current ? live : g->row.current;
     }
     return live;
 }
@@ -38,7 +45,7 @@ uint64_t sums_live(const cenote_pool *pool)
 bool sums_are_hopeless(const cenote_pool *pool, const struct arena *a, uint64_t bytes, uint64_t live_elsewhere)
 {
     uint64_t asked = count_rounded(bytes);
-    if (pool->limits.bytes && asked + pool->account.stats.allocated.current > pool->limits.bytes)
+    if (pool->limits.bytes && asked + awake(pool) > pool->limits.bytes)
         return true;
     return !provider_source(pool, a) && asked + sums_live(pool) + live_elsewhere > pool->config.device->capacity;
 }

@@ -45,8 +45,12 @@ bool wait_came(cenote_pool *pool, struct sight *seen)
     return came;
 }
 
-/* Where the driver has no fences to give, and captures are announced. LOCKING: the turn, let go of meanwhile. */
-static CUresult wait_for_context(cenote_pool *pool)
+/*
+ * Until all is done that the device, and those with access, have been given by now. *all: that is so. Otherwise a
+ * capture has begun, or a stream that must not be touched may still use what was freed. LOCKING: the turn, let go of
+ * meanwhile.
+ */
+CUresult wait_for_device(cenote_pool *pool, bool *all)
 {
     lock_take(&pool->lock);
     tick now = pool->clock.fences.now;
@@ -62,6 +66,7 @@ static CUresult wait_for_context(cenote_pool *pool)
     lock_take(&pool->lock);
     if (!result && waited && whole)
         events_all_done(&pool->clock, now);
+    *all = !result && waited && (whole || lanes_are_done(&pool->clock, now));
     lock_give(&pool->lock);
     return result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result; /* a capture has begun */
 }
@@ -114,12 +119,12 @@ enum awaited wait_look(cenote_pool *pool, tick limit, CUresult *result)
 /* Waits for what is awaited, or a moment of it. False: that is not possible. LOCKING: the turn, let go of meanwhile. */
 bool wait_for_rest(cenote_pool *pool, enum awaited awaited, uint32_t looks, CUresult *result)
 {
-    bool waited = awaited != AWAIT_NOTHING;
+    bool waited = awaited != AWAIT_NOTHING, all;
     *result = CUDA_SUCCESS;
     if (awaited == AWAIT_EVENTS)
         nap(pool, looks);
     if (awaited == AWAIT_CONTEXT)
-        *result = wait_for_context(pool);
+        *result = wait_for_device(pool, &all);
     if (awaited == AWAIT_PEER) {
         turn_leave(pool);
         waited = peer_uses_wait(&pool->clock);

@@ -24,7 +24,7 @@ static inline void level_out(cenote_level *level, uint64_t n)
 /* `cached` is what is left of reserved; only its peak has to be watched, whenever it may have risen. */
 static inline void count_cached(cenote_pool *pool)
 {
-    uint64_t cached = pool->store.pages.reserved - pool->account.stats.allocated.current;
+    uint64_t cached = pool->store.pages.reserved + pool->store.pages.asleep - pool->account.stats.allocated.current;
     if (cached > pool->account.stats.cached.peak)
         pool->account.stats.cached.peak = cached;
 }
@@ -50,6 +50,7 @@ static inline void count_alloc(cenote_pool *pool, struct arena *a, const struct 
     cenote_stats *s = &pool->account.stats;
     uint64_t rounded = count_rounded(q->bytes), epoch = pool->account.epoch;
     row_in(&a->row, epoch, rounded);
+    a->taken++;
     row_in(count_row_of_size(pool, q->bytes, q->class != CLASS_NONE), epoch, rounded);
     if (a->group)
         row_in(&group_of(pool, a->group)->row, epoch, rounded);

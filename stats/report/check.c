@@ -98,7 +98,7 @@ static const char *broken_identity(const cenote_pool *pool)
         return "17: reserved counts what the pages say";
     if (s->requested.current > s->allocated.current || s->allocated.current > s->active.current)
         return "17: requested <= allocated <= active";
-    return s->active.current > s->reserved.current ? "17: active <= reserved" : NULL;
+    return s->active.current > s->reserved.current + pool->store.pages.asleep ? "17: active <= reserved, and what sleeps" : NULL;
 }
 
 static const char *broken_rule(struct look *look)

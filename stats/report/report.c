@@ -15,9 +15,9 @@
 #include "stats/report/rows.h"
 
 /* `cached` is derived: what is in was reserved or freed, what is out was allocated or given back. LOCKING: the pool's lock. */
-static void derive_cached(cenote_stats *s)
+static void derive_cached(cenote_stats *s, uint64_t asleep)
 {
-    s->cached.current = s->reserved.current - s->allocated.current;
+    s->cached.current = s->reserved.current + asleep - s->allocated.current;
     s->cached.total_in = s->reserved.total_in + s->allocated.total_out;
     s->cached.total_out = s->reserved.total_out + s->allocated.total_in;
 }
@@ -100,7 +100,7 @@ static void sum_driver_calls(uint64_t *calls, uint64_t *ns)
 cenote_stats report_stats(const cenote_pool *pool, const struct report_sums *sums)
 {
     cenote_stats s = pool->account.stats;
-    derive_cached(&s);
+    derive_cached(&s, pool->store.pages.asleep);
     derive_gauges(pool, &s);
     s.limit = pool->limits.bytes;
     sum_driver_calls(&s.driver_calls, &s.driver_ns);
@@ -108,6 +108,7 @@ cenote_stats report_stats(const cenote_pool *pool, const struct report_sums *sum
     s.driver_ns -= pool->report.driver_ns_before;
     s.page_bytes = 1ull << pool->store.pages.shifts[GRADE_LARGE];
     s.capacity = pool->config.device->capacity;
+    s.asleep = pool->store.pages.asleep;
     s.address_used = sums->address_used;
     s.metadata += sums->metadata;
     s.pages_owned = sums->pages.owned;
@@ -150,7 +151,7 @@ int cenote_pool_reset_peaks(cenote_pool *pool)
     struct look look;
     if ((error = look_begin(&look, pool)))
         return error;
-    derive_cached(&pool->account.stats);
+    derive_cached(&pool->account.stats, pool->store.pages.asleep);
     budget_remember(pool);
 #define CENOTE_LEVEL(name, unit, text) pool->account.stats.name.peak = pool->account.stats.name.current;
 #define CENOTE_COUNT(name, unit, text)

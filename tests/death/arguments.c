@@ -3,6 +3,7 @@
  * with the headers, and names the parameters of which no value is wrong. The text of the call is the case's name. A call that fails sets no result.
  */
 #include <cenote/share.h>
+#include <cenote/sleep.h>
 
 #include "tests/death/misuse.h"
 
@@ -104,6 +105,11 @@ INVALID("the last argument is NULL", cenote_pool_sync_begin(g.pool, NULL))
 INVALID(NO_POOL, cenote_pool_sync_end(NULL, g.bytes))
 INVALID(NO_POOL, cenote_pool_trim(NULL, 0, 0))
 INVALID(NO_POOL, cenote_pool_step(NULL))
+INVALID(NO_POOL, cenote_pool_pause(NULL, NULL))
+INVALID(NO_POOL, cenote_pool_resume(NULL, NULL))
+RIGHT(CENOTE_OK, cenote_pool_pause(g.pool, NULL) || cenote_pool_resume(g.pool, NULL))
+INVALID("sizeof(cenote_sleep)", (cenote_pool_pause)(g.pool, &(cenote_sleep){0}, 0))
+INVALID("sizeof(cenote_sleep)", (cenote_pool_resume)(g.pool, &(cenote_sleep){0}, 0))
 INVALID(NO_POOL, cenote_group_create(NULL, "x", 0, NULL, &g.next))
 RIGHT(CENOTE_OK, cenote_group_create(g.pool, NULL, 0, NULL, &g.next) || cenote_group_destroy(g.next))
 RIGHT(CENOTE_OK, cenote_group_create(g.pool, "x", 0, NULL, &g.next) || cenote_group_destroy(g.next))

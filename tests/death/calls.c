@@ -5,6 +5,7 @@
 #include "tests/death/misuse.h"
 
 #include <cenote/share.h>
+#include <cenote/sleep.h>
 #include <ctype.h>
 #include <unistd.h>
 
@@ -53,6 +54,8 @@ static void call_pools(struct scenery *s, cenote_group *group)
     ASK(cenote_pool_check(pool));
     ASK(cenote_pool_trim(pool, 0, 0));
     ASK(cenote_pool_step(pool));
+    ASK(cenote_pool_pause(pool, NULL));
+    ASK(cenote_pool_resume(pool, NULL));
     ASK(cenote_pool_sync_begin(pool, &bytes));
     ASK(cenote_pool_sync_end(pool, 0));
     ASK(cenote_on_moment(NULL, NULL));
@@ -188,7 +191,8 @@ static bool takes_any(const char *function, const char *parameter)
 /* The text of the headers. NULL: not found. */
 static const char *read_headers(void)
 {
-    static const char *const headers[] = {"include/cenote/cenote.h", "include/cenote/report.h", "include/cenote/share.h"};
+    static const char *const headers[] = {"include/cenote/cenote.h", "include/cenote/report.h", "include/cenote/share.h",
+                                          "include/cenote/sleep.h"};
     static char header[128 << 10];
     size_t length = 0;
     for (int i = 0; i < 3; i++) {

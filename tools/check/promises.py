@@ -5,7 +5,7 @@ import re
 from tree import Report, Tree
 
 TABLE = "tools/check/promises.txt"
-HEADERS = ("cenote.h", "report.h", "share.h", "host.h")
+HEADERS = ("cenote.h", "report.h", "share.h", "sleep.h", "host.h")
 COMMENT = re.compile(r"/\*(.*?)\*/", re.DOTALL)
 EXAMPLE = re.compile(r"^ \*(?: {5}| {9})\S.*$", re.MULTILINE)   # code in a comment
 LABEL = re.compile(r"^ \*   [A-Z][a-z]+ {2,}", re.MULTILINE)     # of a convention

@@ -11,7 +11,7 @@ ROOTS = {"torch", "dist", "c10d"}  # names of modules of PyTorch's, and of attri
 OWN = {"self", "os", "Arguments"}  # may be set by name: an object's own attributes, those of Python that a dry run replaces, a class of ours
 FREE = {"torch._dynamo"}  # imported early to save time; nothing needs it
 OTHERS = {"_replace", "_asdict", "_getframe", "_current_frames", "_exit", "_actions", "_bootstrap", "_fields_", "_setupstate", "_attempt_allocation",
-          "_total"}  # private names of Python's, and of libraries other than PyTorch
+          "_total", "_mem_pools"}  # private names of Python's, and of libraries other than PyTorch
 PRIVATE = re.compile(r"_[^_]\w*$|_$")
 NAME = re.compile(r"torch(\.\w+)+$")
 CALLS = {"begin": 0, "is_whole": 0, "why_not": 0, "replace": 0, "around": 0}  # functions of the door whose first argument is a feature

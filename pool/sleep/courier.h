@@ -1,0 +1,32 @@
+/*
+ * courier.h: carries bytes between the device and host memory; see courier.c.
+ */
+#ifndef CENOTE_POOL_SLEEP_COURIER_H
+#define CENOTE_POOL_SLEEP_COURIER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <cenote/cenote.h>
+
+#include "driver/driver.h"
+
+#define STAGES 2u
+
+/* Of a pool, from its first copy to its end. LOCKING: the turn. */
+struct courier {
+    CUstream stream;
+    char    *staging;               /* pinned: STAGES of them; NULL: there is none yet */
+    uint64_t stage_bytes;
+    bool     is_taken;              /* a thread pauses or resumes, which may have let go of the turn */
+    bool     is_out;                /* the device may still copy to or from the stages */
+};
+
+int      courier_open(cenote_pool *pool);
+void     courier_close(cenote_pool *pool);
+char    *courier_stage(cenote_pool *pool, uint32_t stage);
+CUresult courier_fetch(cenote_pool *pool, char *to, uint64_t from, uint64_t bytes);
+CUresult courier_bring(cenote_pool *pool, uint64_t to, const char *from, uint64_t bytes);
+CUresult courier_wait(cenote_pool *pool);
+
+#endif

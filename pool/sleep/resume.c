@@ -1,0 +1,271 @@
+/*
+ * resume.c: blocks wake: pages come from the driver to all their slots, and what was kept comes back to them. All or
+ * nothing.
+ *
+ *               pages_stir           created, mapped, filled          pages_wake
+ *      asleep -------------> stirring --------------------> stirring -----------> awake
+ *                               | no room, or the driver refuses: all of it is undone
+ *                               +----> asleep
+ *
+ * LOCKING: the turn, let go of in waits; the pool's lock only around looks.
+ */
+#include "base/check.h"
+#include "pool/arenas/look.h"
+#include "pool/life/pool.h"
+#include "pool/life/prove.h"
+#include "pool/life/turn.h"
+#include "pool/life/watch.h"
+#include "pool/mapping/trim.h"
+#include "pool/provider/provider.h"
+#include "pool/shortage/siblings.h"
+#include "pool/shortage/wait.h"
+#include "pool/sleep/copy.h"
+#include "stats/account/count.h"
+
+/* With a list, all blocks of a page that are named wake with it, and the others too. */
+static bool sleeps(struct sleepers *s, const struct region *r, uint32_t slot)
+{
+    struct pages *pages = &s->pool->store.pages;
+    const struct page *p = page_of(pages, r->page[slot]);
+    bool is_home = p->owner.region ? slot_ref_is(p->owner, r->number, slot) : slot_ref_is(p->home, r->number, slot);
+    if (p->wakefulness != ASLEEP || !is_home)
+        return false;
+    enum lies lies = s->names ? lies_there(s, r->page[slot], (struct slot_ref){r->number, slot}) : LIES_NAMED;
+    if (lies != LIES_NAMED && lies != LIES_MIXED)
+        return false;
+    pages_stir(pages, r->page[slot]);
+    return true;
+}
+
+/* ----------------------------------------------------------------------------------------------------------- memory */
+
+/*
+ * What is free in this pool and in others of the device goes back to it, once that is done with it. LOCKING: the turn,
+ * let go of meanwhile.
+ */
+static CUresult make_way(cenote_pool *pool)
+{
+    struct siblings siblings = {0};
+    bool came;
+    CUresult result = wait_for_all(pool);
+    if (result)
+        return result;
+    pending_poll(pool);
+    if (!pool_is_capturing(pool))
+        trim_free(pool);
+    turn_pause(pool);
+    siblings_look(&siblings, pool);
+    siblings_poll(&siblings, pool, &came);
+    turn_go_on(pool);
+    return CUDA_SUCCESS;
+}
+
+/* Bytes of pages that have no memory. */
+static uint64_t lacking(const struct sleepers *s)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < s->count; i++) {
+        const struct page *p = page_of(&s->pool->store.pages, s->list[i].page);
+        bytes += p->handle ? 0 : p->bytes;
+    }
+    return bytes;
+}
+
+static bool limit_allows(cenote_pool *pool, uint64_t bytes)
+{
+    lock_take(&pool->lock);
+    uint64_t allowance = provider_allowance(pool);
+    lock_give(&pool->lock);
+    return bytes <= allowance;
+}
+
+/* The driver has to have all of it before anything is mapped. LOCKING: the turn. */
+static CUresult create(struct sleepers *s)
+{
+    cenote_pool *pool = s->pool;
+    CUmemAllocationProp prop = pool_page_prop(pool);
+    CUmemGenericAllocationHandle handle;
+    if (!limit_allows(pool, lacking(s)))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    for (uint32_t i = 0; i < s->count; i++) {
+        struct sleeper *k = &s->list[i];
+        const struct page *p = page_of(&pool->store.pages, k->page);
+        if (p->handle)
+            continue;
+        CUresult result = pool->config.device->driver->cuMemCreate(&handle, p->bytes, &prop, 0);
+        if (result)
+            return result;
+        k->is_created = true;
+        lock_take(&pool->lock);
+        pages_hold(&pool->store.pages, k->page, handle);
+        count_reserved(pool);
+        lock_give(&pool->lock);
+    }
+    return CUDA_SUCCESS;
+}
+
+/* At all slots that the books name. A slot that the driver would not unmap is tried again first. */
+static CUresult map(cenote_pool *pool, struct sleeper *k)
+{
+    const struct page *p = page_of(&pool->store.pages, k->page);
+    struct device *d = pool->config.device;
+    for (struct slot_ref at = p->home; at.region; at = region_of(&pool->store.pages, at.region)->next_alias[at.slot]) {
+        struct region *r = region_of(&pool->store.pages, at.region);
+        CUresult result = bit_is_set(r->broken, at.slot) ? region_unmap(d, r, at.slot) : CUDA_SUCCESS;
+        if (result)
+            return result;
+        lock_take(&pool->lock);
+        bit_clear(r->broken, at.slot);
+        lock_give(&pool->lock);
+        if ((result = region_map(d, r, at.slot, p->handle)))
+            return result;
+        k->mapped++;
+        result = region_grant(d, r, at.slot, at.slot + region_span(r, at.slot), pool->access.list, pool->access.count);
+        watch_tell(pool, CENOTE_MAPPED, region_slot_at(r, at.slot), p->bytes);
+        if (result)
+            return result;
+    }
+    return CUDA_SUCCESS;
+}
+
+/* --------------------------------------------------------------------------------------------------------- contents */
+
+/* What was kept goes to the address at which its block lies. LOCKING: the turn, let go of in waits. */
+static CUresult fill(struct sleepers *s)
+{
+    cenote_pool *pool = s->pool;
+    CUresult result = CUDA_SUCCESS;
+    uint32_t stage = 0;
+    for (uint32_t i = 0; i < s->count && !result; i++) {
+        const struct sleep_copy *copy = s->list[i].copy;
+        if (!copy || !copy->kept)
+            continue;
+        result = stage == STAGES ? courier_wait(pool) : CUDA_SUCCESS; /* all stages are in use */
+        stage %= STAGES;
+        if (!result)
+            result = copy_back(pool, copy, stage++);
+        s->what.kept += copy->kept;
+    }
+    CUresult last = pool->courier.is_out ? courier_wait(pool) : CUDA_SUCCESS;
+    return result ? result : last;
+}
+
+static bool has_contents(const struct sleepers *s)
+{
+    for (uint32_t i = 0; i < s->count; i++)
+        if (s->list[i].copy && s->list[i].copy->kept)
+            return true;
+    return false;
+}
+
+/* --------------------------------------------------------------------------------------------------- all or nothing */
+
+/*
+ * What the driver will not unmap, and what the device may still be copying to, is broken: the page keeps its memory. So
+ * is all while a capture is open, which has begun in a wait (rule 5).
+ */
+static bool unmap(cenote_pool *pool, struct sleeper *k)
+{
+    const struct page *p = page_of(&pool->store.pages, k->page);
+    struct slot_ref at = p->home;
+    bool all = true;
+    for (; k->mapped; k->mapped--, at = region_of(&pool->store.pages, at.region)->next_alias[at.slot]) {
+        struct region *r = region_of(&pool->store.pages, at.region);
+        watch_tell(pool, CENOTE_UNMAPPING, region_slot_at(r, at.slot), p->bytes);
+        bool may = !pool->courier.is_out && !pool_is_capturing(pool);
+        if (may && !region_unmap(pool->config.device, r, at.slot))
+            continue;
+        lock_take(&pool->lock);
+        bit_set(r->broken, at.slot);
+        lock_give(&pool->lock);
+        all = false;
+    }
+    for (; at.region; at = region_of(&pool->store.pages, at.region)->next_alias[at.slot])
+        all = all && !bit_is_set(region_of(&pool->store.pages, at.region)->broken, at.slot);
+    return all;
+}
+
+/* All of it sleeps on. */
+static void undo(struct sleepers *s)
+{
+    cenote_pool *pool = s->pool;
+    s->what.kept = 0;
+    for (uint32_t i = 0; i < s->count; i++) {
+        struct sleeper *k = &s->list[i];
+        CUmemGenericAllocationHandle handle = page_of(&pool->store.pages, k->page)->handle;
+        bool may = unmap(pool, k) && k->is_created && !pool_is_capturing(pool);
+        if (!may || pool->config.device->driver->cuMemRelease(handle))
+            continue;
+        lock_take(&pool->lock);
+        pages_hold(&pool->store.pages, k->page, 0);
+        count_reserved(pool);
+        lock_give(&pool->lock);
+    }
+}
+
+static void publish(struct sleepers *s, bool wakes)
+{
+    cenote_pool *pool = s->pool;
+    struct look look;
+    look_begin_held(&look, pool);
+    for (uint32_t i = 0; i < s->count; i++, look_goes_on(&look, 1)) {
+        struct sleeper *k = &s->list[i];
+        if (wakes)
+            sleepers_slabs(pool, k->page, slab_wake);
+        s->what.pages += wakes && k->is_created ? page_of(&pool->store.pages, k->page)->bytes : 0;
+        pool->account.stats.pages_created += wakes && k->is_created;
+        pages_wake(&pool->store.pages, k->page, wakes);
+    }
+    look_end(&look);
+    for (uint32_t i = 0; i < s->count && wakes; i++)
+        if (s->list[i].copy && !s->list[i].copy->is_constant)
+            copy_drop(s->list[i].copy);
+}
+
+/* LOCKING: the turn. */
+static CUresult bring_back(struct sleepers *s)
+{
+    cenote_pool *pool = s->pool;
+    CUresult result = create(s);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+        CUresult failed = make_way(pool);
+        result = failed ? failed : create(s);
+    }
+    if (!result && pool_is_capturing(pool)) /* begun in a wait: what is mapped now could not be undone (rule 5) */
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    for (uint32_t i = 0; i < s->count && !result; i++)
+        result = map(pool, &s->list[i]);
+    return result ? result : fill(s);
+}
+
+/* LOCKING: the turn. */
+static int go(struct sleepers *s, uint64_t *bytes)
+{
+    cenote_pool *pool = s->pool;
+    CUresult result = CUDA_SUCCESS;
+    int error = sleepers_gather(s, sleeps);
+    *bytes = lacking(s);
+    if (!error && has_contents(s))
+        error = courier_open(pool);
+    if (!error)
+        result = bring_back(s);
+    if (error || result)
+        undo(s);
+    publish(s, !error && !result);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+        return CENOTE_OUT_OF_MEMORY;
+    if (result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
+        return error_set(CENOTE_CAPTURE, 0, "a capture has begun: all of it sleeps on until that has ended");
+    return result ? pool_driver_error(pool, result, "waking memory") : error;
+}
+
+int(cenote_pool_resume)(cenote_pool *pool, cenote_sleep *sleep, size_t size)
+{
+    struct sleepers s;
+    uint64_t bytes;
+    int error = sleepers_begin(&s, pool, sleep, size);
+    if (error)
+        return error;
+    error = sleepers_end(&s, go(&s, &bytes), sleep, size);
+    return error == CENOTE_OUT_OF_MEMORY ? pool->config.hooks->explain(pool, bytes) : error;
+}
