@@ -36,6 +36,9 @@ extern "C" __attribute__((visibility("default"))) void cenote_torch_sync_end(voi
 /* The program is about to end a stream that it made: cenote_stream_retire, for the pools of all devices. The result is as that of install. */
 extern "C" __attribute__((visibility("default"))) int cenote_torch_retire(unsigned long long stream, char *why, size_t room);
 
+/* The group (cenote_group *) of a pool of PyTorch's on a device, while the caller keeps the pool in use; NULL if the pool has none there. */
+extern "C" __attribute__((visibility("default"))) void *cenote_torch_group(int device, unsigned long long first, unsigned long long second);
+
 /*
  * From now on these functions hear of each block of PyTorch's: `taken` with the block, its size in the pool and the bytes asked for, `freeing` while
  * the block is still the caller's. No lock is held. A second call changes nothing.

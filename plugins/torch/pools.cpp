@@ -12,6 +12,7 @@
  */
 #include "adapter.h"
 
+#include "install.h"
 #include "outward.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -502,3 +503,8 @@ c10::DataPtr Adapter::allocateWithAddress(size_t bytes, void *address)
 }
 
 } // namespace cenote_torch
+
+void *cenote_torch_group(int device, unsigned long long first, unsigned long long second)
+{
+    return cenote_torch::adapter()->group_of(static_cast<c10::DeviceIndex>(device), {first, second});
+}

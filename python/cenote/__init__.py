@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from cenote.holders.growth import Growth
     from cenote.inside.plugin import Status
     from cenote.inside.reports import Mark, Path, Row
+    from cenote.inside.sleep import Slept
     from cenote.labels.step_counter import Step
     from cenote.labels.tags import Tag
     from cenote.native.bindings import Device, Error, Level
 
-__all__ = ["Error", "NotBuilt", "__version__", "explain", "growth", "include_folder", "install", "label", "library", "mark", "record", "retire",
-           "rows", "save_trace", "simulation_folder", "snapshot", "stats", "status", "step", "steps", "tag", "trim"]
+__all__ = ["Error", "NotBuilt", "__version__", "explain", "growth", "include_folder", "install", "label", "library", "mark", "pause", "record",
+           "resume", "retire", "rows", "save_trace", "simulation_folder", "snapshot", "stats", "status", "step", "steps", "tag", "trim"]
 __version__: str = version()
 
 
@@ -189,6 +190,27 @@ def growth(alarm: "Callable[[Any], object] | None" = print, least: "int | str" =
     """
     from cenote.holders import growth
     return growth.Growth(alarm, least)
+
+
+# --- sleep
+
+def pause(what: "Any" = None, keep: "bool | str" = True) -> "Slept":
+    """Memory goes to sleep: its pages go to the driver, and its contents to the host or, without `keep`, nowhere. Addresses stay. No kernel may touch
+    it until `resume`. With keep="constant" the copy stays, and serves each time: the program writes no more there. `what`: a
+    torch.cuda.MemPool, a CUDA graph, a tag, a module, an optimizer, a tensor, or a list of these; None for all memory.
+
+        cenote.pause(optimizer)
+        generate()
+        cenote.resume(optimizer)
+    """
+    from cenote.inside import sleep
+    return sleep.pause(what, keep)
+
+
+def resume(what: "Any" = None) -> "Slept":
+    """What sleeps of `what` wakes, with its contents. torch.cuda.OutOfMemoryError if the device has no room: then it sleeps on."""
+    from cenote.inside import sleep
+    return sleep.resume(what)
 
 
 # --- trimming

@@ -47,7 +47,7 @@ def simulated(clean):
 def mirrored(bindings):
     return {"cenote_level": bindings.LevelStruct, "cenote_row": bindings.RowStruct, "cenote_step_note": bindings.StepStruct,
             "cenote_piece": bindings.PieceStruct, "cenote_moment": bindings.MomentStruct, "cenote_stats": bindings.stats_struct(),
-            "cenote_marked": bindings.MarkedStruct}
+            "cenote_marked": bindings.MarkedStruct, "cenote_sleep": bindings.SleepStruct}
 
 
 def test_structs_lie_as_the_compiler_lays_them(bindings, tmp_path):
@@ -62,7 +62,8 @@ def test_structs_lie_as_the_compiler_lays_them(bindings, tmp_path):
             where = getattr(struct, field)
             expected.append(f"{name}.{field} {where.offset} {where.size}")
     source = tmp_path / "layout.c"
-    source.write_text("#include <cenote/report.h>\n#include <stdio.h>\nint main(void)\n{\n" + "\n".join(lines) + "\nreturn 0;\n}\n")
+    headers = "#include <cenote/report.h>\n#include <cenote/sleep.h>\n#include <stdio.h>\n"
+    source.write_text(headers + "int main(void)\n{\n" + "\n".join(lines) + "\nreturn 0;\n}\n")
     subprocess.run([compiler, source, "-I", ROOT / "include", "-o", tmp_path / "layout"], check=True, timeout=120)
     assert subprocess.run([tmp_path / "layout"], capture_output=True, text=True, check=True).stdout.splitlines() == expected
 
@@ -71,18 +72,20 @@ def test_constants_are_the_headers(bindings, tmp_path):
     from cenote.labels import hooks, marker
     compiler = shutil.which("cc") or pytest.skip("there is no C compiler")
     names = {"CENOTE_TRIM_WAIT": bindings.WAIT, "CENOTE_PIECE_FREE": bindings.FREE, "CENOTE_PIECE_LIVE": bindings.LIVE,
-             "CENOTE_PIECE_PENDING": bindings.PENDING}
+             "CENOTE_PIECE_PENDING": bindings.PENDING, "CENOTE_KEEP": bindings.KEEP, "CENOTE_DISCARD": bindings.DISCARD,
+             "CENOTE_DISCARD_ALL": bindings.DISCARD_ALL, "CENOTE_CONSTANT": bindings.CONSTANT}
     names |= {f"CENOTE_BY_{name.upper()}": number for number, name in enumerate(bindings.DIVISIONS)}
     names |= {f"CENOTE_PHASE_{name}": getattr(hooks, name) for name in ("NONE", "FORWARD", "BACKWARD", "OPTIMIZER", "EVALUATION")}
     kinds = ("OTHER", "PARAMETERS", "GRADIENTS", "OPTIMIZER", "BUFFERS", "ACTIVATIONS", "WORKSPACES")
     names |= {f"CENOTE_KIND_{name}": getattr(marker, name) for name in kinds}
     source = tmp_path / "constants.c"
-    source.write_text("#include <cenote/report.h>\n" + "".join(f"_Static_assert({name} == {value}, \"{name}\");\n" for name, value in names.items()))
+    source.write_text("#include <cenote/report.h>\n#include <cenote/sleep.h>\n" +
+                      "".join(f"_Static_assert({name} == {value}, \"{name}\");\n" for name, value in names.items()))
     subprocess.run([compiler, "-c", source, "-I", ROOT / "include", "-o", tmp_path / "constants.o"], check=True, timeout=120)
 
 
 def test_every_function_is_declared_and_exported(bindings):
-    header = "".join((ROOT / f"include/cenote/{name}.h").read_text() for name in ("cenote", "report", "share"))
+    header = "".join((ROOT / f"include/cenote/{name}.h").read_text() for name in ("cenote", "report", "share", "sleep"))
     declared = set(re.findall(r"CENOTE_API [^;]*?\b(cenote_\w+)\(", header))
     assert set(bindings.FUNCTIONS) <= declared
     for name, (_, arguments) in bindings.FUNCTIONS.items():

@@ -285,3 +285,9 @@ def test_under_pytorchs_own(trained, tmp_path, allocator):
     assert f"({allocator} on a simulated GPU)" in said and "trims" not in said
     assert figures["allocator"] == allocator and figures["trims"] is None and 0 < figures["requested_peak"] <= figures["reserved_peak"]
     assert [step["step"] for step in figures["steps"]] == [1, 2, 3]
+
+
+def test_memory_that_slept_is_no_negative_waste():
+    """It is requested all the time, and not reserved while it sleeps."""
+    assert run_summary.waste(3 << 30, 2 << 30) == "a part asleep"
+    assert run_summary.waste(2 << 30, 2 << 30) == "waste 0.0 %"

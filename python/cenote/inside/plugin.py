@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Optional
 
 from cenote import places
 from cenote.base import switch
-from cenote.inside import fallback, first_use, moment
+from cenote.inside import fallback, first_use, memory_saver, moment
 from cenote.labels import hooks, step_counter
 from cenote.launch import environment
 from cenote.native import adapter, bindings
@@ -106,6 +106,7 @@ def begin_features(torch: ModuleType, library: ctypes.CDLL) -> None:
     """The allocator is installed, and stays. One of these that cannot begin is off, says so, and leaves nothing behind."""
     if adapter.active is not None:
         features.is_whole("abi")
+        memory_saver.watch(torch)
         features.begin("memory-info", lambda: trim_before_mem_get_info(torch))
         if environment.is_on(environment.HOST, os.environ):
             features.begin("pinned", lambda: install_host(library))

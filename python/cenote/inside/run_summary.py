@@ -238,7 +238,9 @@ def size(bytes: int) -> str:
 
 
 def waste(requested: int, reserved: int) -> str:
-    """In per cent; in bytes if the program requests so little that one page is many times as much."""
+    """In per cent; in bytes if the program requests so little that one page is many times as much. What sleeps is requested and not reserved."""
+    if reserved < requested:
+        return "a part asleep"
     share = 100 * (reserved / requested - 1)
     return f"waste {share:.1f} %" if share < 1000 else f"waste {size(reserved - requested)}"
 

@@ -62,7 +62,7 @@ def phase_number(constant: str) -> int:
     return [row[1] for row in table("phases.def")].index(constant)
 
 
-# --- structs of cenote.h and report.h
+# --- structs of cenote.h, report.h and sleep.h
 
 class LevelStruct(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in ("current", "peak", "total_in", "total_out")]
@@ -133,6 +133,20 @@ class MarkedStruct(ctypes.Structure):
     kinds: Sequence[int]
 
 
+class SleepStruct(ctypes.Structure):
+    _fields_ = [("group", ctypes.c_void_p), ("blocks", ctypes.c_void_p), ("count", ctypes.c_uint64), ("contents", ctypes.c_uint32),
+                ("unused", ctypes.c_uint32), *((name, ctypes.c_uint64) for name in ("pages", "kept", "discarded", "awake", "ns"))]
+    group: Address
+    blocks: Address
+    count: int
+    contents: int
+    pages: int
+    kept: int
+    discarded: int
+    awake: int
+    ns: int
+
+
 FREE, LIVE, PENDING = range(3)  # PieceStruct.state
 
 
@@ -145,7 +159,7 @@ def stats_struct() -> type[ctypes.Structure]:
     return type("StatsStruct", (ctypes.Structure,), {"_fields_": fields})
 
 
-# --- functions of cenote.h, report.h and share.h. Those that take a struct take its size as their last argument
+# --- functions of cenote.h, report.h, share.h and sleep.h. Those that take a struct take its size as their last argument
 
 _block, _stream = ctypes.c_void_p, ctypes.c_void_p
 _pool, _out, _size, _count = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)
@@ -171,6 +185,9 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "cenote_import_range": (ctypes.c_int, [_block, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_size_t)]),
     "cenote_pool_stats": (ctypes.c_int, [_pool, _out, _size]),
     "cenote_pool_trim": (ctypes.c_int, [_pool, ctypes.c_uint64, ctypes.c_uint]),
+    "cenote_pool_pause": (ctypes.c_int, [_pool, _out, _size]),
+    "cenote_pool_resume": (ctypes.c_int, [_pool, _out, _size]),
+    "cenote_block_read_asleep": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p, _size]),
     "cenote_pool_step": (ctypes.c_int, [_pool]),
     "cenote_pool_steps": (ctypes.c_int, [_pool, _out, _size, _count, _size]),
     "cenote_tag_push": (ctypes.c_int, [ctypes.c_char_p]),
@@ -190,6 +207,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "cenote_site_text": (ctypes.c_size_t, [ctypes.c_uint32, _out, _size]),
 }
 WAIT = 1  # CENOTE_TRIM_WAIT
+KEEP, DISCARD, DISCARD_ALL, CONSTANT = range(4)  # enum cenote_contents
 DIVISIONS = ("arena", "group", "class", "tag", "phase", "kind")  # enum cenote_division
 
 

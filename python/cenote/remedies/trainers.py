@@ -4,10 +4,10 @@ do more with an option than could be copied from outside.
 The option is set as the program makes the object that has it. The program may import the library later: an entry in sys.meta_path waits for that.
 """
 import sys
-from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any, Callable, NamedTuple, Optional, Sequence
+from typing import Any, Callable, NamedTuple
 
+from cenote.base import awaited
 from cenote.torch import patches
 
 
@@ -70,34 +70,4 @@ def set_options(library: str, options: dict[str, Any]) -> None:
             return call
         patches.replace("remedies", (owner, maker.method), setting)
     for name in maker.modules:
-        if name in sys.modules:
-            wrap(sys.modules[name])
-        else:
-            sys.meta_path.insert(0, Finder(name, wrap))
-
-
-class Finder:
-    """Lets the other finders find one module, and calls `then` with it once it is executed."""
-
-    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
-        self.name, self.then = name, then
-
-    def find_spec(self, name: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None) -> Optional[ModuleSpec]:
-        if name != self.name:
-            return None
-        sys.meta_path.remove(self)
-        for finder in sys.meta_path:
-            spec = finder.find_spec(name, path, target) if hasattr(finder, "find_spec") else None
-            if spec is not None:
-                self.watch(spec.loader)
-                return spec
-        return None
-
-    def watch(self, loader: Any) -> None:
-        execute = loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            del loader.exec_module
-            execute(module)
-            self.then(module)
-        loader.exec_module = exec_module
+        awaited.when_imported(name, wrap)
