@@ -291,3 +291,9 @@ def test_memory_that_slept_is_no_negative_waste():
     """It is requested all the time, and not reserved while it sleeps."""
     assert run_summary.waste(3 << 30, 2 << 30) == "a part asleep"
     assert run_summary.waste(2 << 30, 2 << 30) == "waste 0.0 %"
+
+
+def test_a_line_begins_with_cenote_once(capsys):
+    run_summary.say("cenote: memory has no labels")
+    run_summary.say("2 GPUs")
+    assert capsys.readouterr().err == "cenote: memory has no labels\ncenote: 2 GPUs\n"

@@ -35,7 +35,7 @@ COST_NS = 13  # the index of cost_ns in it
 
 def say(text: str) -> None:
     if sys.stderr is not None:
-        sys.stderr.write("cenote: " + " ".join(text.split()) + "\n")  # one write: lines of several ranks stay whole
+        sys.stderr.write("cenote: " + " ".join(text.removeprefix("cenote: ").split()) + "\n")  # one write: lines of several ranks stay whole
         sys.stderr.flush()
 
 
