@@ -353,8 +353,9 @@ int x; /* one */ int y; /* 0: none */
 """
 
     def check(self, header: str, *rows: str) -> list[str]:
-        table = "\n".join(["# a comment", "cenote.h", *rows, "report.h", "share.h", "host.h"]) + "\n"
-        files = {f"include__cenote__{name}_dot_h": "" for name in ("report", "share", "host")}
+        others = [name for name in promises.HEADERS if name != "cenote.h"]
+        table = "\n".join(["# a comment", "cenote.h", *rows, *others]) + "\n"
+        files = {f"include__cenote__{name.removesuffix('.h')}_dot_h": "" for name in others}
         return problems(promises, include__cenote__cenote_dot_h=header, tools__check__promises_dot_txt=table,
                         tests__api__test_x_dot_c="CASE(a_free)\n", **files)
 
