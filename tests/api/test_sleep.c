@@ -279,6 +279,7 @@ CASE(not_while_a_capture_is_open)
     REQUIRE(held_take(&held, scene.pool, 3 * MIB, scene.stream[A]));
     DONE(cenote_capture_begin(group, scene.stream[B]));
     EXPECT_EQ(pause_of(scene.pool, NULL, CENOTE_KEEP, &slept), CENOTE_CAPTURE);
+    EXPECT(strstr(cenote_message(), "before it begins, or after it ends") != NULL); /* the call did not wait for one that began meanwhile */
     DONE(cenote_capture_end(group, scene.stream[B]));
     DONE(pause_of(scene.pool, NULL, CENOTE_KEEP, &slept));
     DONE(cenote_capture_begin(group, scene.stream[B]));
