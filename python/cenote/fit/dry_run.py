@@ -270,8 +270,8 @@ def execute(child: Run, folder: str, timeout: Optional[int], others: Sequence[in
         return child.wait(), stopped
     except BaseException:
         try:
-            with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-                child.wait(timeout=PARTING)
+            with suppress(KeyboardInterrupt):
+                processes.wait(child, PARTING)
         finally:
             processes.end(folder, [os.getpid(), child.pid], others)
             child.wait()
@@ -284,11 +284,8 @@ def attend(child: Run, folder: str, timeout: Optional[int]) -> str:
     quiet: float = QUIET
     while True:
         left = began + timeout - time.monotonic() if timeout is not None else quiet
-        try:
-            child.wait(timeout=max(min(quiet, left), 0.01))
+        if processes.wait(child, min(quiet, left)) is not None:
             return ""
-        except subprocess.TimeoutExpired:
-            pass
         places = stall.where(folder)
         if timeout is not None and time.monotonic() >= began + timeout:
             stall.reports(folder)

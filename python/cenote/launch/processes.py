@@ -7,19 +7,48 @@ clears the environment of what it starts, the line of parents finds it: `cenote 
 """
 import os
 import signal
+import subprocess
 import time
 from contextlib import suppress
-from typing import Iterable, Iterator, NamedTuple
+from typing import Iterable, Iterator, NamedTuple, Optional, Protocol
 
 from cenote.launch import environment
 
 GRACE = 5  # s that the kernel has to end a process that was killed
 POLL = 0.01  # s
+POLL_MAX = 0.05
+
+
+class Child(Protocol):
+    """subprocess.Popen, or what takes its place."""
+
+    def wait(self, timeout: Optional[float] = None) -> int: ...
 
 
 class Seen(NamedTuple):
     parent: int
     has_ended: bool  # its parent has not asked yet how
+
+
+def poll(child: Child) -> Optional[int]:
+    """The child's exit status; None: it still runs. An interrupt from the keyboard has to wait meanwhile: Popen takes a lock, and where Python raised
+    KeyboardInterrupt right behind that, no later call for this child would ever return."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        return child.wait(timeout=0)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def wait(child: Child, seconds: float) -> Optional[int]:
+    """As `poll`, and waits so long for it."""
+    last, pause = time.monotonic() + seconds, POLL
+    while (status := poll(child)) is None and (left := last - time.monotonic()) > 0:
+        time.sleep(min(pause, left))
+        pause = min(2 * pause, POLL_MAX)
+    return status
 
 
 def seen() -> dict[int, Seen]:

@@ -73,12 +73,12 @@ def start(job: Job, store: str, command: Sequence[str]) -> list[Process]:
 def end(started: Sequence[Process], how: int, folder: str) -> None:
     """Also what the ranks have started: a rank may be a shell script that has started Python."""
     for one in started:
-        if one.child.poll() is None:
+        if processes.poll(one.child) is None:
             one.child.send_signal(how)
     last = time.monotonic() + GRACE
-    while any(one.child.poll() is None for one in started) and time.monotonic() < last:
+    while any(processes.poll(one.child) is None for one in started) and time.monotonic() < last:
         time.sleep(POLL)
-    processes.end(folder, [one.child.pid for one in started if one.child.poll() is None])
+    processes.end(folder, [one.child.pid for one in started if processes.poll(one.child) is None])
     for one in started:
         one.child.wait()
 
@@ -87,10 +87,10 @@ def attend(started: Sequence[Process], folder: str) -> list[Process]:
     """Waits until all ranks have ended, or one has failed; then ends the others. Returns those that failed by themselves."""
     running = list(started)
     while True:
-        for one in [one for one in running if one.child.poll() is not None]:
+        for one in [one for one in running if processes.poll(one.child) is not None]:
             running.remove(one)
             outputs.write(os.path.join(folder, f"{one.rank}{environment.ENDED}"), b"")
-        failed = [one for one in started if one.child.poll() not in (None, 0)]
+        failed = [one for one in started if processes.poll(one.child) not in (None, 0)]
         if failed or not running:
             end(started, signal.SIGTERM, folder)
             return failed
