@@ -3,14 +3,13 @@ import importlib.util
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
 import textwrap
 
 import pytest
-from conftest import CENOTE, ROOT
+from conftest import ROOT
 from spoken import said
 
 MIB = 1 << 20
@@ -435,41 +434,6 @@ def test_bad_use(run, tmp_path, arguments, words):
 def test_help_has_examples(run):
     done = run("dry-run", "--help")
     assert done.returncode == 0 and "--search batch-size=8..512" in done.stdout
-
-
-def test_an_interrupt_ends_both(clean, tmp_path):
-    (tmp_path / "train.py").write_text("import time; print('up', flush=True); time.sleep(1000)")
-    with subprocess.Popen([*CENOTE, "dry-run", "--gpu", "2GiB", "train.py"], env=clean, cwd=tmp_path, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
-        try:
-            assert process.stdout.readline() == "up\n"
-            os.killpg(process.pid, signal.SIGINT)
-            _, errors = process.communicate(timeout=30)
-        finally:
-            process.kill()  # else a command that hangs would never let go of this test
-        assert process.returncode == 130 and "dry_run.py" not in said(errors)
-
-
-def test_an_interrupt_behind_a_lock(monkeypatch):
-    """It comes where Popen has its lock and has not come to its `try` yet."""
-    from cenote.launch import processes
-    with subprocess.Popen(["sleep", "1000"]) as child:
-        lock = child._waitpid_lock
-
-        class Interrupted:
-            release = lock.release
-
-            def acquire(self, *arguments):
-                got = lock.acquire(*arguments)
-                signal.raise_signal(signal.SIGINT)
-                return got
-
-        monkeypatch.setattr(child, "_waitpid_lock", Interrupted())
-        with pytest.raises(KeyboardInterrupt):
-            processes.wait(child, 1000)
-        monkeypatch.undo()
-        child.kill()
-        assert not lock.locked() and processes.wait(child, 30) == -signal.SIGKILL
 
 
 def test_which_files_are_libraries():

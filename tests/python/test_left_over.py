@@ -10,6 +10,7 @@ from contextlib import suppress
 import pytest
 from conftest import CENOTE
 from patience import patience
+from spoken import said
 
 from cenote.launch import processes
 
@@ -226,3 +227,37 @@ def test_other_runs_are_left_alone(tmp_path):
         finally:
             one.kill()
             other.kill()
+
+
+def test_an_interrupt_ends_both(clean, tmp_path):
+    (tmp_path / "train.py").write_text("import time; print('up', flush=True); time.sleep(1000)")
+    with subprocess.Popen([*CENOTE, "dry-run", "--gpu", "2GiB", "train.py"], env=clean, cwd=tmp_path, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        try:
+            assert process.stdout.readline() == "up\n"
+            os.killpg(process.pid, signal.SIGINT)
+            _, errors = process.communicate(timeout=patience(30))
+        finally:
+            process.kill()  # else a command that hangs would never let go of this test
+        assert process.returncode == 130 and "dry_run.py" not in said(errors)
+
+
+def test_an_interrupt_behind_a_lock(monkeypatch):
+    """It comes where Popen has its lock and has not come to its `try` yet."""
+    with subprocess.Popen(["sleep", "1000"]) as child:
+        lock = child._waitpid_lock
+
+        class Interrupted:
+            release = lock.release
+
+            def acquire(self, *arguments):
+                got = lock.acquire(*arguments)
+                signal.raise_signal(signal.SIGINT)
+                return got
+
+        monkeypatch.setattr(child, "_waitpid_lock", Interrupted())
+        with pytest.raises(KeyboardInterrupt):
+            processes.wait(child, 1000)
+        monkeypatch.undo()
+        child.kill()
+        assert not lock.locked() and processes.wait(child, patience(30)) == -signal.SIGKILL

@@ -81,16 +81,13 @@ def test_a_stall_is_said_within_half_a_minute(tmp_path, monkeypatch, capsys):
     """And again after twice as long. A clock of the test's own: the program takes 130 seconds."""
     now = [1000.0]
 
-    class Program:
-        pid = 7
-
-        def wait(self, timeout=None):
-            now[0] += timeout
-            if now[0] < 1130:
-                raise subprocess.TimeoutExpired("train.py", timeout)
+    def wait(program, seconds):
+        now[0] += seconds
+        return None if now[0] < 1130 else 0
+    monkeypatch.setattr(processes, "wait", wait)
     monkeypatch.setattr(dry_run.time, "time", lambda: now[0])
     monkeypatch.setattr(stall, "where", lambda folder: [f"process 7 is at train.py:{now[0]:.0f}; it waits"])
-    assert dry_run.attend(Program(), str(tmp_path), None) == ""
+    assert dry_run.attend(None, str(tmp_path), None) == ""
     assert [line.partition("cenote dry-run: ")[2] for line in capsys.readouterr().err.splitlines()] == [
         f"no step for {silent} s (--timeout SECONDS ends it): process 7 is at train.py:{1000 + silent}; it waits" for silent in (30, 90)]
 
