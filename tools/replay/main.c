@@ -17,6 +17,7 @@
 #include "stats/text/quantity.h"
 #include "tools/replay/curve.h"
 #include "tools/replay/models.h"
+#include "tools/replay/range.h"
 #include "tools/replay/replay.h"
 
 enum { EXIT_USAGE = 1, EXIT_BROKEN_FILE = 2, EXIT_FAILED = 3 };
@@ -35,6 +36,9 @@ static const char usage[] =
     "  --curve FILE         no figures: write there what one allocator holds after each record of one trace, and where it put the block\n"
     "  --recorded N         that trace is what a card held, and its first N records set up what it held before (tools/replay/torch.c)\n"
     "  --ties NAME          which of equal free blocks PyTorch takes: address (default, until 2.11), piece (2.12), segment (since 2.13)\n"
+    "  --trims              a step of the trace is torch.cuda.empty_cache(); so it is in what `cenote dry-run` records\n"
+    "  --least              also the least memory with which each allocator gets through (tools/replay/range.c); for --json\n"
+    "  --seeds N            also the least and the most that so many disturbed replays reserve; for --json\n"
     "  --json               one JSON object a line\n";
 
 static const struct allocator {
@@ -49,7 +53,8 @@ struct request {
     const char        *lag;     /* as it was given */
     const char        *curve;
     bool               under[ALLOCATORS];
-    bool               json;
+    bool               json, least;
+    uint32_t           seeds;
 };
 
 /* One line of output. */
@@ -58,7 +63,8 @@ struct line {
     const struct allocator *allocator;
     const char             *path;
     const struct trace     *trace;
-    uint64_t                default_peak, pending_peak;
+    uint64_t                default_peak, pending_peak, least;
+    struct range            range;
 };
 
 static int refuse(const char *option, const char *value)
@@ -144,6 +150,17 @@ static int set_option(struct request *request, const struct option *option, cons
         return plan->recorded ? 0 : refuse(option->name, value);
     case 't':
         return set_ties(plan, value) ? 0 : refuse(option->name, value);
+    case 'i':
+        plan->trims = true;
+        return 0;
+    case 'a':
+        request->least = true;
+        return 0;
+    case 's':
+        if (!quantity_read_count(value, &count) || count < 1 || count > RANGE_SEEDS_MAX)
+            return refuse(option->name, value);
+        request->seeds = (uint32_t)count;
+        return 0;
     case 'w':
         request->curve = value;
         return 0;
@@ -163,7 +180,8 @@ static int read_arguments(int argc, char **argv, struct request *request)
         {"prices", required_argument, NULL, 'f'},   {"json", no_argument, NULL, 'j'},
         {"under", required_argument, NULL, 'u'},    {"curve", required_argument, NULL, 'w'},
         {"recorded", required_argument, NULL, 'd'}, {"ties", required_argument, NULL, 't'},
-        {"help", no_argument, NULL, 'h'},
+        {"trims", no_argument, NULL, 'i'},          {"least", no_argument, NULL, 'a'},
+        {"seeds", required_argument, NULL, 's'},    {"help", no_argument, NULL, 'h'},
         {0},
     };
     for (;;) {
@@ -189,6 +207,7 @@ static int read_arguments(int argc, char **argv, struct request *request)
     const char *wrong = optind == argc                                          ? "no trace was named"
                         : request->curve && (optind + 1 != argc || under != 1) ? "--curve is for one trace and one allocator"
                         : request->plan.recorded && !request->curve            ? "--recorded is for --curve"
+                        : (request->least || request->seeds) && !request->json ? "--least and --seeds are for --json"
                                                                                : NULL;
     if (!wrong)
         return -1;
@@ -235,6 +254,10 @@ static void print_json(const struct line *line, const struct replay_result *r)
            line->pending_peak, r->driver_first_ns, r->driver_last_ns, t->has_times ? "trace" : "assumed",
            r->orders_first, r->orders_last);
     print_split(&r->first);
+    if (line->request->least)
+        printf(",\"least_bytes\":%" PRIu64, line->least);
+    if (line->request->seeds)
+        printf(",\"range_bytes\":[%" PRIu64 ",%" PRIu64 "]", line->range.low, line->range.high);
     printf("}\n");
 }
 
@@ -282,6 +305,19 @@ static int replay_both(const struct trace *trace, const struct replay_plan *plan
     return result->failed;
 }
 
+/* What --least and --seeds ask for. False: `result` says what failed. */
+static bool look_around(struct line *line, const struct replay_plan *plan, struct replay_result *result)
+{
+    const struct request *request = line->request;
+    struct replay_result beside = {.message = "no host memory"};
+    line->least = request->least ? range_least(line->trace, plan, result->reserved_peak) : 0;
+    line->range = (struct range){result->reserved_peak, result->reserved_peak};
+    if (!request->seeds || range_widen(line->trace, plan, request->seeds, &line->range, &beside))
+        return true;
+    *result = beside;
+    return false;
+}
+
 /* The exit status. */
 static int replay_under(const struct request *request, struct line *line)
 {
@@ -308,7 +344,7 @@ static int replay_under(const struct request *request, struct line *line)
     } else {
         replay_both(line->trace, &plan, &result, &line->default_peak);
     }
-    if (result.failed) {
+    if (result.failed || !look_around(line, &plan, &result)) {
         fprintf(stderr, "%s: %s\n", line->path, result.message);
         return EXIT_FAILED;
     }

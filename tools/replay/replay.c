@@ -103,12 +103,13 @@ static bool play_alloc(struct player *p, const struct record *r, CUstream stream
     return error == CENOTE_OUT_OF_MEMORY || fail(p, "cenote_alloc", cenote_message());
 }
 
-/* Ends an iteration of the program, on all its devices. */
+/* Ends an iteration of the program, or gives back what is cached, on all its devices. */
 static bool play_step(struct player *p)
 {
-    for (uint32_t d = 0; d < p->trace->devices; d++)
-        if (cenote_pool_step(p->pools[d]))
-            return fail(p, "cenote_pool_step", cenote_message());
+    for (uint32_t d = 0; d < p->trace->devices; d++) {
+        if (p->plan->trims ? cenote_pool_trim(p->pools[d], 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_PERIODIC) : cenote_pool_step(p->pools[d]))
+            return fail(p, p->plan->trims ? "cenote_pool_trim" : "cenote_pool_step", cenote_message());
+    }
     return true;
 }
 

@@ -34,6 +34,8 @@ struct replay_plan {
     size_t         laid;     /* for models, of a recording: so many of its records set up what there was before it (torch.c) */
     bool           recorded; /* it is one */
     enum replay_ties ties;   /* for models of PyTorch */
+    bool           trims;    /* a step of the trace is torch.cuda.empty_cache() */
+    bool           falls;    /* for models: a new segment lies below those before it */
 };
 
 /* Where the driver time of a repetition goes, by the calls that change memory and mappings. Of models all are 0. */

@@ -69,7 +69,7 @@ struct model {
     struct block       **pending_end;
     uint64_t             capacity, reserved, address, now, lag, live, ages;
     enum replay_ties     ties;
-    bool                 expandable, recorded, no_memory, cannot_lie;
+    bool                 expandable, recorded, trims, falls, no_memory, cannot_lie;
     struct block        *laid;      /* the last piece of what the card held before; NULL: none */
     struct replay_result *result;
 };
@@ -212,6 +212,8 @@ static struct block *new_segment(struct model *m, uint32_t pool, uint64_t size, 
         return NULL;
     if (m->recorded && r->reserved == m->reserved)
         return make_block(m, pool, r->address, bytes);
+    if (m->falls)
+        return make_block(m, pool, m->address -= bytes, bytes);
     m->address += bytes;
     return make_block(m, pool, m->address - bytes, bytes);
 }
@@ -509,7 +511,7 @@ static void play_record(struct model *m, const struct record *r, uint32_t pools)
         play_free(m, r);
     else if (r->op == RECORD_USE)
         m->used[r->block] |= m->blocks[r->block] && m->blocks[r->block]->pool / 2 != r->stream;
-    else if (m->recorded)
+    else if (m->recorded || m->trims)
         give_back(m, pools);
 }
 
@@ -538,8 +540,8 @@ static void play_once(struct model *m, const struct trace *trace, const struct r
 static void play(const struct trace *trace, const struct replay_plan *plan, struct replay_result *result, bool expandable)
 {
     uint32_t pools = trace->streams * 2;
-    struct model m = {.capacity = plan->recorded ? UINT64_MAX / 2 : plan->capacity, .address = MIB, .expandable = expandable,
-                      .recorded = plan->recorded, .ties = plan->ties, .result = result, .lag = replay_lag(plan, trace),
+    struct model m = {.capacity = plan->recorded ? UINT64_MAX / 2 : plan->capacity, .address = plan->falls ? ADDRESSES_APART : MIB,
+                      .expandable = expandable, .trims = plan->trims, .falls = plan->falls, .recorded = plan->recorded, .ties = plan->ties, .result = result, .lag = replay_lag(plan, trace),
                       .prices = read_prices(plan->prices), .pools = calloc(pools, sizeof(*m.pools)),
                       .blocks = calloc(trace->blocks + 1, sizeof(*m.blocks)), .used = calloc(trace->blocks + 1, sizeof(*m.used))};
     memset(result, 0, sizeof(*result));
