@@ -54,31 +54,46 @@ static void take(int device, uint64_t at, uint64_t size, size_t bytes)
         marking_added_up(at);
 }
 
-static void taken(int device, const void *block, size_t size, size_t bytes)
+static void taken(int device, const void *block, size_t size, size_t bytes, const void *stream, const void *group)
 {
     while_on([&] {
+        auto at = reinterpret_cast<uint64_t>(block);
         places_look(bytes, true);
-        take(device, reinterpret_cast<uint64_t>(block), size, bytes);
+        take(device, at, size, bytes);
+        recording_take(device, at, bytes, {reinterpret_cast<uint64_t>(stream), {reinterpret_cast<uint64_t>(group), 0}});
     });
 }
 
 static void freeing(const void *block)
 {
-    while_on([&] { ledger_give(reinterpret_cast<uint64_t>(block)); });
+    while_on([&] {
+        ledger_give(reinterpret_cast<uint64_t>(block));
+        recording_give(reinterpret_cast<uint64_t>(block));
+    });
+}
+
+static void emptied()
+{
+    while_on([] { recording_emptied(); });
 }
 
 ENTRY void cenote_names_watchers(void **functions)
 {
     functions[0] = reinterpret_cast<void *>(&taken);
     functions[1] = reinterpret_cast<void *>(&freeing);
+    functions[2] = reinterpret_cast<void *>(&emptied);
 }
 
 /* --- from PyTorch's own allocator */
 
 using c10::CachingDeviceAllocator::TraceEntry;
 
+/* PyTorch gathers a context when an allocation begins, and tells of it when it ends: between the two it may give back what is cached. */
+static thread_local bool is_allocating;
+
 static std::shared_ptr<c10::GatheredContext> gather()
 {
+    is_allocating = true;
     while_on([] { places_look(SIZE_MAX, true); });
     return nullptr;
 }
@@ -88,10 +103,14 @@ static void track(const TraceEntry &entry)
     auto size = static_cast<int64_t>(entry.size_);
     switch (entry.action_) {
     case TraceEntry::ALLOC:
+        is_allocating = false;
         take(entry.device_, entry.addr_, (entry.size_ + 511) / 512 * 512, entry.size_);
+        recording_take(entry.device_, entry.addr_, entry.size_,
+                       {reinterpret_cast<uint64_t>(entry.stream_), {entry.mempool_.first, entry.mempool_.second}});
         break;
     case TraceEntry::FREE_REQUESTED:
         ledger_give(entry.addr_);
+        recording_give(entry.addr_);
         break;
     case TraceEntry::SEGMENT_ALLOC:
     case TraceEntry::SEGMENT_MAP:
@@ -100,6 +119,11 @@ static void track(const TraceEntry &entry)
     case TraceEntry::SEGMENT_FREE:
     case TraceEntry::SEGMENT_UNMAP:
         ledger_reserve(entry.device_, -size);
+        if (!is_allocating)
+            recording_emptied();
+        break;
+    case TraceEntry::OOM:
+        is_allocating = false;
         break;
     default:
         break;
@@ -127,16 +151,19 @@ static void before_fork()
 {
     places_before_fork();
     ledger_before_fork();
+    recording_before_fork();
 }
 
 static void in_parent()
 {
+    recording_after_fork(false);
     ledger_after_fork(false);
     places_after_fork(false);
 }
 
 static void in_child()
 {
+    recording_after_fork(true);
     ledger_after_fork(true);
     places_after_fork(true);
 }
@@ -272,6 +299,24 @@ ENTRY size_t cenote_names_logged(int device, Logged *blocks, size_t room)
         memcpy(static_cast<void *>(blocks), found.data(), std::min(room, found.size()) * sizeof(Logged));
         return found.size();
     });
+}
+
+/* From now on what is allocated and freed is recorded. `is_scratch`: whether a block of that size may have another one on a card; or NULL. */
+ENTRY void cenote_names_record(bool (*is_scratch)(uint64_t bytes))
+{
+    recording_begin(is_scratch);
+}
+
+/* torch.cuda.empty_cache() was called. */
+ENTRY void cenote_names_emptied()
+{
+    emptied();
+}
+
+/* Writes what a device did. 0: done; 1: nothing is recorded; 2: the file cannot be written. */
+ENTRY int cenote_names_save(int device, const char *path)
+{
+    return answered(2, [=] { return recording_save(device, path); });
 }
 
 ENTRY void cenote_names_adopt(int device, const uint64_t *blocks, size_t count)

@@ -74,8 +74,8 @@ void *Adapter::take_watched(DeviceIndex device, size_t bytes, cudaStream_t strea
     void *block = take_unwatched(device, bytes, stream);
     const Watchers *watchers = watchers_.load(std::memory_order_acquire);
     cenote_block known;
-    size_t size = cenote_find(block, &known) ? bytes : known.size;
-    ask_python([&] { watchers->taken(device, block, size, bytes); });
+    bool is_known = !cenote_find(block, &known);
+    ask_python([&] { watchers->taken(device, block, is_known ? known.size : bytes, bytes, stream, is_known ? known.group : nullptr); });
     return block;
 }
 
@@ -321,6 +321,8 @@ void Adapter::emptyCache(MempoolId_t id)
         if (stats.reserved.current)
             check(cenote_pool_trim(each, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_PERIODIC));
     }
+    if (const Watchers *watchers = watchers_.load(std::memory_order_acquire))
+        watchers->emptied();
 }
 
 /* Before a figure is read: trims that emptyCache deferred, and those that failed when a pool was released, happen now. */
@@ -410,7 +412,7 @@ Adapter *adapter()
 
 } // namespace cenote_torch
 
-void cenote_torch_watch_blocks(cenote_torch_taken_fn taken, cenote_torch_freeing_fn freeing)
+void cenote_torch_watch_blocks(cenote_torch_taken_fn taken, cenote_torch_freeing_fn freeing, cenote_torch_emptied_fn emptied)
 {
-    cenote_torch::adapter()->watch({taken, freeing});
+    cenote_torch::adapter()->watch({taken, freeing, emptied});
 }

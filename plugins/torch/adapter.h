@@ -83,7 +83,7 @@ struct Released {
 /* Functions of another library that hear of each block: names (plugins/names). They run while the block is the caller's, under no lock, and
  * `taken` may take Python's. They never go, once they are there. */
 struct Watchers {
-    void (*taken)(int device, const void *block, size_t size, size_t bytes);
+    void (*taken)(int device, const void *block, size_t size, size_t bytes, const void *stream, const void *group);
     void (*freeing)(const void *block);
 };
 

@@ -40,13 +40,15 @@ extern "C" __attribute__((visibility("default"))) int cenote_torch_retire(unsign
 extern "C" __attribute__((visibility("default"))) void *cenote_torch_group(int device, unsigned long long first, unsigned long long second);
 
 /*
- * From now on these functions hear of each block of PyTorch's: `taken` with the block, its size in the pool and the bytes asked for, `freeing` while
- * the block is still the caller's. No lock is held. A second call changes nothing.
+ * From now on these functions hear of each block of PyTorch's: `taken` with the block, its size in the pool, the bytes asked for, the stream and
+ * the group (NULL: none), `freeing` while the block is still the caller's, `emptied` after torch.cuda.empty_cache(). No lock is held. A second call
+ * changes nothing.
  */
-typedef void (*cenote_torch_taken_fn)(int device, const void *block, size_t size, size_t bytes);
+typedef void (*cenote_torch_taken_fn)(int device, const void *block, size_t size, size_t bytes, const void *stream, const void *group);
 typedef void (*cenote_torch_freeing_fn)(const void *block);
-extern "C" __attribute__((visibility("default"))) void cenote_torch_watch_blocks(cenote_torch_taken_fn taken,
-                                                                                cenote_torch_freeing_fn freeing);
+typedef void (*cenote_torch_emptied_fn)(void);
+extern "C" __attribute__((visibility("default"))) void cenote_torch_watch_blocks(cenote_torch_taken_fn taken, cenote_torch_freeing_fn freeing,
+                                                                                cenote_torch_emptied_fn emptied);
 
 /*
  * Python is about to end. When this returns, the adapter's calls into Python have returned, and it makes no more. Call it without Python's lock,
