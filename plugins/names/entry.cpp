@@ -9,6 +9,7 @@
 #include "marking.h"
 #include "modules.h"
 #include "places.h"
+#include "recording.h"
 
 #include <c10/cuda/CUDACachingAllocator.h>
 

@@ -85,6 +85,7 @@ struct Released {
 struct Watchers {
     void (*taken)(int device, const void *block, size_t size, size_t bytes, const void *stream, const void *group);
     void (*freeing)(const void *block);
+    void (*emptied)();
 };
 
 /*

@@ -111,6 +111,16 @@ class Names:
         """Keeps what a page over time needs: at most so many blocks that are no more."""
         self.library.cenote_names_log(most)
 
+    def record(self, is_scratch: Optional[int]) -> None:
+        """From now on records what is allocated and freed. `is_scratch`: the address of a function of a size; None: no size may differ on a card."""
+        self.library.cenote_names_record(ctypes.c_void_p(is_scratch))
+
+    def emptied(self) -> None:
+        self.library.cenote_names_emptied()
+
+    def save(self, device: int, path: str) -> bool:
+        return not self.library.cenote_names_save(device, os.fsencode(path))
+
     # --- names of tensors
 
     def number(self, holder: Holder) -> int:
@@ -203,7 +213,7 @@ def connect(torch: ModuleType, library: ctypes.CDLL) -> bool:
     ours = adapter.active
     if ours is None:
         return False
-    functions = (ctypes.c_void_p * 2)()
+    functions = (ctypes.c_void_p * 3)()
     library.cenote_names_watchers(functions)
     ours.cenote_torch_watch_blocks(*(ctypes.c_void_p(function) for function in functions))
     return True

@@ -7,6 +7,7 @@
  * LOCKING: none. Descriptors belong to the program.
  */
 #include "sim/libraries/cudnn/convolution.h"
+#include "sim/libraries/cudnn/told.h"
 
 #include <string.h>
 
@@ -213,6 +214,7 @@ static int workspace_size(const struct convolution *c, int algorithm, size_t *si
     if (!e)
         return cudnn_fail(CUDNN_NOT_SUPPORTED, "algorithm %d does not suit this convolution", algorithm);
     *size = e->workspace(c);
+    told_note(*size);
     return 0;
 }
 

@@ -17,6 +17,7 @@
 
 #include "sim/libraries/cudnn/convolution.h"
 #include "sim/libraries/cudnn/search.h"
+#include "sim/libraries/cudnn/told.h"
 
 #define ELEMENTS_MAX (1ll << 48)
 
@@ -224,6 +225,7 @@ static int finalize_plan(struct body *plan)
     char words[96];
     if (!search_admits(AT(engine, ENGINE_OPERATION_GRAPH), place_of(engine), (uint64_t)bytes))
         return cudnn_fail(CUDNN_NOT_SUPPORTED, "a plan that a search would only try: %lld bytes", (long long)bytes);
+    told_note((uint64_t)bytes);
     int length = snprintf(words, sizeof words, "{\"simulated\": true, \"engine\": %lld, \"workspace\": %lld}",
         (long long)INTEGER(engine, ENGINE_GLOBAL_INDEX), (long long)bytes);
     bool stored = PUT_INTEGER(plan, EXECUTION_PLAN_WORKSPACE_SIZE, bytes) &&

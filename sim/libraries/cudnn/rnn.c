@@ -9,6 +9,7 @@
  * LOCKING: none. Descriptors belong to the program.
  */
 #include "sim/libraries/cudnn/workspace.h"
+#include "sim/libraries/cudnn/told.h"
 
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
 
@@ -205,8 +206,10 @@ int cudnnGetRNNTempSpaceSizes(const void *handle, rnn_in r, int mode, data_in x,
         return cudnn_fail(CUDNN_BAD_PARAM, "forward mode %d", mode);
     if (!workspace && !reserve)
         return cudnn_fail(CUDNN_BAD_PARAM_NULL_POINTER, "no place for a size");
-    if (workspace)
+    if (workspace) {
         *workspace = rnn_workspace(r, x);
+        told_note(*workspace);
+    }
     if (reserve)
         *reserve = mode == TRAINING ? rnn_reserve(r, x) : 0;
     return 0;
