@@ -34,6 +34,11 @@ endif()
 install(FILES ${CMAKE_BINARY_DIR}/python/libcenote.so DESTINATION cenote/lib ${package_options})
 add_dependencies(cenote_python cenote-qualify)
 install(PROGRAMS $<TARGET_FILE:cenote-qualify> DESTINATION cenote/bin ${package_options})
+if(TARGET cenote-replay) # `cenote dry-run` asks it what other allocators would hold
+    add_dependencies(cenote_python cenote-replay)
+    set_target_properties(cenote-replay PROPERTIES INSTALL_RPATH "$ORIGIN/../sim")
+    install(TARGETS cenote-replay DESTINATION cenote/bin ${package_options})
+endif()
 add_dependencies(cenote_python cenote_records_module)
 install(TARGETS cenote_records_module DESTINATION cenote/lib ${package_options})
 install(FILES traces/torch/lstm.csv.gz traces/torch/resnet50_amp.csv.gz DESTINATION cenote/traces ${package_options}) # replay/card_trial.py plays them

@@ -114,11 +114,8 @@ def pluggable_library() -> str:
 
 
 def replay_program() -> str:
-    """The program that has the models of PyTorch's allocators. A wheel has none; a tree that was built has it."""
-    path = os.path.join(build_folder(), "bin", "cenote-replay")
-    if not os.path.exists(path):
-        raise NotBuilt(f"{path} is not there: `make build` in cenote's sources makes it, and CENOTE_BUILD names another build folder")
-    return path
+    """The program that has the models of PyTorch's allocators."""
+    return find("bin/cenote-replay", os.path.join(build_folder(), "bin", "cenote-replay"))
 
 
 def qualify_program() -> str:

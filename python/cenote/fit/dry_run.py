@@ -17,9 +17,10 @@ from typing import Any, Callable, Optional, Sequence, Union
 
 from cenote.base import outputs, quantity, switch
 from cenote.base.mistake import Mistake
-from cenote.fit import advice, cards, copies, job, limit, number, rows, several, stall, verdict
+from cenote.fit import advice, cards, copies, job, limit, number, replays, rows, several, stall, verdict
 from cenote.fit import search as searching
-from cenote.fit.verdict import Answer, Outcome
+from cenote.fit.outcome import Outcome, idle
+from cenote.fit.verdict import Answer
 from cenote.guard import changes, kernel
 from cenote.guard.choice import Guard
 from cenote.launch import command_line, environment, processes, ranks, run
@@ -47,15 +48,16 @@ USAGE = """cenote dry-run [--gpu SIZE] [OPTION...] SCRIPT.py [ARGUMENT...]
        cenote dry-run [--gpu SIZE] [OPTION...] -- PROGRAM [ARGUMENT...]"""
 ABOUT = "Will it fit? Runs a script, unchanged, on a simulated GPU for a few steps, and says what memory it would hold, or where it runs out."
 MORE = """examples:
-  cenote dry-run --gpu 80GiB --allocator native train.py --batch-size 64
+  cenote dry-run --gpu 80GiB train.py --batch-size 64
   cenote dry-run --gpu 24GiB --steps 20 --allocators -m my.training --config small.yaml
-  cenote dry-run --gpu 80GiB --allocator native --search batch-size=8..512 train.py
-  cenote dry-run --gpu a100-80gb,l40,rtx4090 --allocator native train.py
-  cenote dry-run --allocator native train.py
-  cenote dry-run --gpu 80GiB --allocator native --devices 4 -- torchrun --nproc-per-node 4 train.py
+  cenote dry-run --gpu 80GiB --search batch-size=8..512 train.py
+  cenote dry-run --gpu a100-80gb,l40,rtx4090 --allocator cenote train.py
+  cenote dry-run train.py
+  cenote dry-run --gpu 80GiB --devices 4 -- torchrun --nproc-per-node 4 train.py
   cenote dry-run --gpu 80GiB --world 1024 --rank 0,511,1023 train.py
 
---allocator native is PyTorch without cenote. Without that option the answer is for cenote (CENOTE=on).
+The answer is for the allocator that the script would have: cenote with CENOTE=on, expandable segments if PYTORCH_CUDA_ALLOC_CONF says so, else
+PyTorch's own. --allocator NAME answers for another one.
 
 --search: if the command line has --NAME N, --NAME=N or NAME=N (- and _ are alike), that number is replaced. If not: the number in the script that
 is assigned to NAME or passed as NAME=N, in memory; else NAME in capitals is an environment variable, and for any other --NAME N is added.
@@ -117,8 +119,9 @@ def make_parser() -> command_line.Parser:
     parser.add_argument("--prices", metavar="LIST", help=command_line.PRICES_HELP)
     parser.add_argument("--steps", metavar="N", type=steps, default=STEPS,
                         help=f"end each process after N steps of its optimizer (default {STEPS}); 0: run to the end")
-    parser.add_argument("--allocator", metavar="NAME", type=command_line.allocator, default="cenote",
-                        help="PyTorch's allocator: " + ", ".join(environment.ALLOCATORS) + " (default cenote; native is PyTorch without cenote)")
+    parser.add_argument("--allocator", metavar="NAME", type=command_line.allocator,
+                        help="PyTorch's allocator: " + ", ".join(environment.ALLOCATORS) + " (default: what the environment chooses, as the script would "
+                        "have it; with nothing set native, PyTorch's own)")
     parser.add_argument("--allocators", action="store_true", help="run under " + " and ".join(OTHERS) + " too, and compare")
     parser.add_argument("--timeout", metavar="SECONDS", type=seconds, help="end the script if it still runs after so long; no verdict then")
     parser.add_argument("--unknown", metavar="NAME", choices=UNKNOWN_VALUES, default="typical",
@@ -178,6 +181,8 @@ class Stage:
         many."""
         asked = job.read(self.options, program) if world is None else job.of(world, program)
         variables = self.variables(capacity, allocator, more or {}, asked[0].node if asked else self.options.devices)
+        if self.options.search is None:
+            variables[environment.DRY_RECORDS] = "on"
         variables[environment.DRY_UNKNOWN], variables[environment.DRY_STEPS] = unknown or self.options.unknown, str(self.options.steps)
         run.prepare_plugin(not self.runs and program[0] != "--", variables)
         is_first, self.runs, is_doubtful = not self.runs, self.runs + 1, False
@@ -241,14 +246,27 @@ class Stage:
             self.keeper.over()
             self.guard.ended(self.options.keep_files or "", not leaves_copy)
             reports = read_reports(folder)
+            recordings = self.keep_recordings(folder, reports)
             output.seek(max(output.tell() - TAIL, 0))
             tail = output.read().decode(errors="replace")
-        found = Outcome(capacity, allocator, child.pid, status, reports, tail, stopped, variables[environment.DRY_UNKNOWN],
+        found = Outcome(capacity, ran_under(allocator, reports), child.pid, status, reports, tail, stopped, variables[environment.DRY_UNKNOWN],
                         asked[0].node if asked else self.options.devices or 1, asked[0].size if asked else None)
+        worst = found.worst()
+        if worst is not None:
+            found = found._replace(recording=recordings.get((worst[0]["pid"], worst[2]), ""))
         if found.verdict == "unknown":
             self.refused = self.refused or self.guard.hint([error["text"] + error["type"] for error in found.errors] + [tail])
         self.most_steps = max(self.most_steps, found.steps)
-        return verdict.idle(found, self.most_steps)
+        return idle(found, self.most_steps)
+
+    def keep_recordings(self, folder: str, reports: list[dict[str, Any]]) -> dict[tuple[int, str], str]:
+        """Paths by process and device, outside of the folder, which goes."""
+        found = {}
+        for report in reports:
+            for device, name in report.pop("recordings", {}).items():
+                path = found[report["pid"], device] = os.path.join(self.keeper.folder, name)
+                os.replace(os.path.join(folder, name), path)
+        return found
 
 
 def begin(line: Sequence[str], passed: Sequence[int], variables: dict[str, str], output: Any,
@@ -307,6 +325,12 @@ def read_reports(folder: str) -> list[dict[str, Any]]:
     return sorted(found, key=lambda report: (int(report["rank"] or 0) if str(report["rank"] or 0).isdecimal() else 0, report["pid"]))
 
 
+def ran_under(allocator: str, reports: list[dict[str, Any]]) -> str:
+    """A script may choose another one itself, before it imports PyTorch."""
+    settings = next((report.pop("settings") for report in reports if report.get("settings")), None)
+    return environment.chosen(settings) if settings and allocator in OTHERS else allocator
+
+
 # --- the question
 
 def compare(stage: Stage, outcome: Outcome, program: Sequence[str]) -> list[Outcome]:
@@ -341,10 +365,17 @@ def ask(stage: Stage, program: Sequence[str]) -> Answer:
     if outcome.failure is not None and outcome.verdict != "unknown" and options.sim < command_line.MOST_CAPACITY:
         say(f"memory ran out; again on {quantity.write_size(command_line.MOST_CAPACITY)}, to see what it needs")
         largest = stage.play(command_line.MOST_CAPACITY, options.allocator, program, {**(more or {}), environment.DRY_UNLIMITED: "on"})
-    is_hopeless = largest is not None and largest.fits and outcome.missing(largest)[0] > 0
+    evidence = largest if largest is not None and largest.fits else outcome
+    played = replays.of(evidence) if evidence.fits else {}
+    context = evidence.needed() - evidence.held()
+    is_hopeless = largest is not None and largest.fits and (outcome.missing(largest)[0] > 0 or all_need_more(played, options.sim - context))
     if options.allocators or (outcome.failure is not None and not is_hopeless):
         others = compare(stage, outcome, program) if outcome.verdict != "unknown" else []
-    return Answer(verdict.idle(outcome, stage.most_steps), largest, others, other)
+    return Answer(idle(outcome, stage.most_steps), largest, others, other, played)
+
+
+def all_need_more(played: replays.Replays, room: int) -> bool:
+    return bool(played) and all(one.least > room for one in played.values())
 
 
 def write_json(path: Optional[str], content: dict[str, Any]) -> None:
@@ -420,6 +451,10 @@ def main(arguments: Sequence[str]) -> int:
         options.devices = cards.devices(options.cards, options.devices)
     except argparse.ArgumentTypeError as why:
         parser.error(str(why))
+    try:
+        options.allocator = options.allocator or environment.chosen(os.environ)
+    except Mistake as mistake:
+        parser.error(str(mistake))
     options.sim, options.line = options.cards[0].capacity if options.cards else command_line.MOST_CAPACITY, arguments
     for_one = options.search is not None or options.allocators or options.limit is not None or options.baseline is not None or (
         options.advise is not None)

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Sequence
 
 from cenote.base import quantity, source
 from cenote.base.quantity import readable as size_text
-from cenote.fit import advice, cards, observed, search_room, verdict
+from cenote.fit import advice, cards, observed, replays, search_room, verdict
 from cenote.fit.cards import Card
-from cenote.fit.verdict import Outcome
+from cenote.fit.outcome import Outcome
 from cenote.launch import command_line, environment
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class Answer(NamedTuple):
     rows: list[Row]  # as the user listed the cards
     runs: dict[int, Outcome]  # by capacity
     needed: Optional[Outcome]  # the run that tells what the program needs: on the largest card on which it was not short of memory
+    replays: replays.Replays
 
     @property
     def verdict(self) -> str:
@@ -97,7 +98,8 @@ def ask(stage: "Stage", wanted: list[Card], program: Sequence[str], before: Opti
         for size in sizes[1:]:
             run(size)
     rows = [Row(card, *basis[card.capacity]) for card in wanted]
-    return Answer(rows, runs, needed if needed is not None and needed.fits else None)
+    told = needed if needed is not None and needed.fits else None
+    return Answer(rows, runs, told, replays.of(told) if told is not None else {})
 
 
 def ran_out(larger: str) -> tuple[str, str]:
@@ -144,7 +146,7 @@ def text(program: Sequence[str], answer: Answer, allocator: str, is_smallest: bo
     table = [["card", "memory", "verdict", "", "by"], *(row_text(row, answer) for row in answer.rows)]
     widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
     which = "the smallest cards that are known" if is_smallest else f"{len(answer.rows)} cards"
-    lines = ["", f"--- cenote dry-run {source.shown(name)}: {which}, {allocator} ---",
+    lines = ["", f"--- cenote dry-run {source.shown(name)}: {which}, {verdict.NAMES.get(allocator, allocator)} ---",
              *("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in table)]
     if answer.needed is not None:
         lines += [*needed_lines(answer), *verdict.peak_lines(answer.needed)]
@@ -156,8 +158,7 @@ def text(program: Sequence[str], answer: Answer, allocator: str, is_smallest: bo
             lines += [f"  {row.card.title}: {verdict.why_unknown(own)}", *verdict.last_words(own)]
     some = answer.needed or next(iter(answer.runs.values()))
     lines += verdict.enough_lines(some, max(lacking)) if (lacking := [row.card.capacity for row in answer.rows if row.verdict == FITS_NOT]) else []
-    if allocator == "cenote" and answer.verdict != UNKNOWN and len(lacking) < len(answer.rows):
-        lines.append(f"  {verdict.ONLY_CENOTE}")
+    lines += [*verdict.range_lines(some, answer.replays, some.capacity), *verdict.replay_lines(some, answer.replays)]
     lines += search_room.lines(some.used)
     lines += observed.lines(some.used, some.was_ended)
     return "\n".join([*lines, *cards.caveats([row.card for row in answer.rows]), *verdict.value_lines(some, None)])
@@ -184,5 +185,6 @@ def hint(answer: Answer, arguments: Sequence[str]) -> list[str]:
 def content(program: Sequence[str], answer: Answer) -> dict[str, Any]:
     return {"program": list(program), "verdict": answer.verdict,
             "cards": [{"card": row.card.title, "capacity": row.card.capacity, "verdict": row.verdict, "by": row.basis} for row in answer.rows],
+            "replays": {name: one._asdict() for name, one in answer.replays.items()},
             "runs": [verdict.outcome_content(outcome) for outcome in answer.runs.values()],
             "needed": verdict.outcome_content(answer.needed) if answer.needed is not None else None}

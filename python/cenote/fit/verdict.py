@@ -1,8 +1,6 @@
-"""Makes the verdict of `cenote dry-run` from its runs, as text and as JSON. Reads what inside/fit_report.py wrote; runs nothing.
+"""Makes the verdict of `cenote dry-run` from its runs (outcome.py), as text and as JSON. Runs nothing.
 
-The verdict on a run is one of five: "fits"; "grows": it fits for now, and memory grows from step to step (for_now.py); "caught": memory ran out, and
-the program caught the error and went on; "fits not"; "unknown": the program used no GPU, or failed for another reason. The answer to the question may
-be a sixth, "depends": values that cannot be known decide.
+The answer to the question is the verdict of its first run, or "depends": values that cannot be known decide.
 """
 import os
 import signal
@@ -10,7 +8,8 @@ from typing import Any, NamedTuple, Optional, Sequence
 
 from cenote.base import quantity, source
 from cenote.base.quantity import MIB, readable as size
-from cenote.fit import cards, for_now, named, observed, search_room
+from cenote.fit import cards, for_now, named, observed, replays, search_room
+from cenote.fit.outcome import Outcome
 
 NAMED_LEAST = 8 * MIB  # smaller parts are not listed
 TIGHT = 20  # a verdict is tight if less than 1/20 of the card is left: bench/accuracy has programs that needed so much more on a card
@@ -23,174 +22,11 @@ EVIDENCE = ("fits", "grows", "caught", "fits not")
 SHOWN = {"evaluation": "forward without gradients"}  # phases: a teacher has it in each step, where no evaluation was seen
 LIMITS = "set_per_process_memory_fraction"
 READ = {"number": "a number", "flag": "a flag", "copy": "a copy", "count": "a count", "loss": "a loss", "scaler": "a flag of GradScaler"}
-DECIDING = ("number", "copy", "count")  # may decide sizes
-ONLY_CENOTE = "this answer is for cenote; --allocator native answers for PyTorch without it"
+NAMES = {"native": "PyTorch's own allocator", "expandable": "expandable segments"}
 TO_TYPE = {"native": "PyTorch's own, with nothing set", "expandable": "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", "cenote": "CENOTE=on"}
 
 NOT_KNOWN = """not known without a GPU: what kernels would compute (values that are read back are zeros or stale, so sizes and loops that depend on
 them may differ); workspaces of cuBLAS, cuDNN and NCCL, and the context, are models; nothing else is on the card. docs/dry-run.md has more."""
-
-
-class Outcome(NamedTuple):
-    """One run."""
-
-    capacity: int
-    allocator: str
-    pid: int
-    status: int  # of subprocess: negative for a signal
-    reports: list[dict[str, Any]]
-    tail: str  # the end of its output, if that was not shown
-    stopped: str = ""  # it ran for too long: where it was
-    unknown: str = "typical"  # what unknown values were
-    devices: int = 1  # that each process sees
-    world: Optional[int] = None  # ranks of the job, if only some of them ran
-    is_idle: bool = False  # it made no step, and another run of the same question did: it shows nothing
-
-    @property
-    def own(self) -> Optional[dict[str, Any]]:
-        """The report of the process that `cenote dry-run` started."""
-        return next((report for report in self.reports if report["pid"] == self.pid), None)
-
-    @property
-    def used(self) -> list[dict[str, Any]]:
-        return [report for report in self.reports if report["used_gpu"]]
-
-    @property
-    def errors(self) -> list[dict[str, Any]]:
-        return [report["error"] for report in self.reports if report["error"]]
-
-    @property
-    def failure(self) -> Optional[dict[str, Any]]:
-        """The first time that memory ran out, in the first rank where it did."""
-        for report in self.used:
-            if report["failures"]:
-                return dict(report["failures"][0])
-        for error in self.errors:
-            if error["is_out_of_memory"]:
-                return {"device": None, "bytes": None, "step": self.steps + 1, "phase": "outside", "stack": error["stack"], "text": error["text"]}
-        return None
-
-    @property
-    def failures(self) -> int:
-        return sum(report["failures_count"] for report in self.used)
-
-    @property
-    def steps(self) -> int:
-        return max((report["steps"] for report in self.used), default=0)
-
-    @property
-    def was_ended(self) -> bool:
-        return any(report["end"] == "steps" for report in self.reports)
-
-    @property
-    def was_caught(self) -> bool:
-        """Whether the program caught the error and went on."""
-        return self.failure is not None and not any(error["is_out_of_memory"] for error in self.errors) and (self.status == 0 or self.was_ended)
-
-    @property
-    def went_on(self) -> bool:
-        """Whether memory ran out, and something else ended the program: then it is not known whether it would have done without that memory."""
-        other = bool(self.errors) and not any(error["is_out_of_memory"] for error in self.errors)
-        return self.failure is not None and not self.was_ended and (bool(self.stopped) or other)
-
-    @property
-    def ranks_errors(self) -> list[dict[str, Any]]:
-        """Reports of ranks that another error has ended."""
-        return [report for report in self.reports if report["rank"] is not None and report["pid"] != self.pid and report["error"]
-                and not report["error"]["is_out_of_memory"]]
-
-    @property
-    def verdict(self) -> str:
-        if self.went_on:
-            return "unknown"
-        if self.failure is not None:
-            return "caught" if self.was_caught and not self.ranks_errors and not self.stopped else "fits not"
-        if self.is_idle:
-            return "unknown"
-        if not any(report["devices"] for report in self.used) or (not self.was_ended and self.status != 0) or self.ranks_errors or self.stopped:
-            return "unknown"
-        return "grows" if self.was_ended and self.grows else "fits"
-
-    @property
-    def fits(self) -> bool:
-        return self.verdict in ("fits", "grows")
-
-    @property
-    def paces(self) -> list[for_now.Pace]:
-        return for_now.paces(self.used, self.capacity)
-
-    @property
-    def grows(self) -> bool:
-        return any(pace.has_no_end for pace in self.paces)
-
-    @property
-    def has_its_capacity(self) -> bool:
-        """Whether the program saw GPUs of the size that was asked for."""
-        return all(figures.get("capacity") in (None, self.capacity) for report in self.used for figures in report["devices"].values())
-
-    @property
-    def keeps_values(self) -> bool:
-        return bool(self.used) and all(report.get("values") is not None for report in self.used)
-
-    @property
-    def unknown_reads(self) -> list[dict[str, Any]]:
-        """What the program read back that cannot be known, by place, of all ranks together; most often read first."""
-        sums: dict[tuple[str, int, str], int] = {}
-        for report in self.used:
-            for row in (report.get("values") or {"unknown": []})["unknown"]:
-                place = row["file"], row["line"], row["kind"]
-                sums[place] = sums.get(place, 0) + row["times"]
-        return [{"file": file, "line": line, "kind": kind, "times": times}
-                for (file, line, kind), times in sorted(sums.items(), key=lambda row: -row[1])]
-
-    @property
-    def known_reads(self) -> int:
-        return sum((report.get("values") or {"known_reads": 0})["known_reads"] for report in self.used)
-
-    @property
-    def may_differ(self) -> bool:
-        """Whether it read back unknown values that may decide sizes: anything but losses and flags."""
-        return any(row["kind"] in DECIDING for row in self.unknown_reads)
-
-    @property
-    def unstepped(self) -> int:
-        """Optimizers of processes in which none has stepped."""
-        return sum(report.get("optimizers", 0) for report in self.used if not report.get("optimizer_steps"))
-
-    def worst(self) -> Optional[tuple[dict[str, Any], dict[str, Any], str]]:
-        """Report, figures and number of the device with the highest reserved peak."""
-        found = [(report, figures, number) for report in self.used for number, figures in report["devices"].items()]
-        return max(found, key=lambda one: one[1]["reserved_peak"], default=None)
-
-    def others_on(self, device: int) -> int:
-        """Bytes that the context and others take on the device; 0: not known."""
-        return max((figures["others"] for report in self.used for number, figures in report["devices"].items() if int(number) == device), default=0)
-
-    def least_needed(self) -> int:
-        """The peak of live bytes and the context: no allocator can do with less."""
-        worst = self.worst()
-        return worst[1]["live_peak"] + worst[1]["others"] if worst else 0
-
-    def needed(self) -> int:
-        worst = self.worst()
-        return worst[1]["reserved_peak"] + worst[1]["others"] if worst else 0
-
-    @property
-    def limit(self) -> int:
-        """Bytes that the program lets its allocator hold on the device that ran out, or else on the one with most; 0: as many as there are."""
-        worst = self.worst()
-        return int((self.failure or (worst[1] if worst else {})).get("limit", 0))
-
-    def missing(self, largest: "Outcome") -> tuple[int, bool]:
-        """Bytes by which a run without limits was larger, and whether it is the program's own limit that they are missing from."""
-        worst, on_card = largest.worst(), largest.least_needed() - self.capacity
-        own = worst[1]["live_peak"] - self.limit if worst and self.limit else 0
-        return (own, True) if own > max(on_card, 0) else (max(on_card, 0), False)
-
-
-def idle(outcome: Outcome, steps: int) -> Outcome:
-    """A run without a step is no evidence if another made `steps`, unless memory ran out in it."""
-    return outcome._replace(is_idle=steps > 0 and not outcome.steps and outcome.failure is None)
 
 
 class Answer(NamedTuple):
@@ -200,6 +36,12 @@ class Answer(NamedTuple):
     largest: Optional[Outcome]  # on the largest simulated GPU
     others: list[Outcome]  # under other allocators
     other: Optional[Outcome]  # with other values where they cannot be known
+    replays: replays.Replays = {}  # of the evidence
+
+    @property
+    def evidence(self) -> Outcome:
+        """The run that tells what the program needs."""
+        return self.largest if self.largest is not None and self.largest.fits else self.outcome
 
     @property
     def verdict(self) -> str:
@@ -309,9 +151,9 @@ def headline(program: Sequence[str], outcome: Outcome, devices: int, card: str) 
         ran = sorted({int(report["rank"]) for report in outcome.reports})
         named = f"{plural(len(ran), 'rank')} ({', '.join(map(str, ran[:ROWS_MAX]))})" if len(ran) > 1 else f"rank {ran[0] if ran else '?'}"
         return (f"--- cenote dry-run {source.shown(name)}: {named} of {outcome.world:,}, {devices} a node, "
-                f"simulated GPUs of {card}, {outcome.allocator} ---")
+                f"simulated GPUs of {card}, {NAMES.get(outcome.allocator, outcome.allocator)} ---")
     gpus = f"{devices} GPUs of {card} each" if devices > 1 else f"GPU of {card}"
-    return f"--- cenote dry-run {source.shown(name)}: simulated {gpus}, {outcome.allocator} ---"
+    return f"--- cenote dry-run {source.shown(name)}: simulated {gpus}, {NAMES.get(outcome.allocator, outcome.allocator)} ---"
 
 
 def peak_lines(outcome: Outcome) -> list[str]:
@@ -343,16 +185,16 @@ def how_far(outcome: Outcome) -> str:
     return f"to its end, {plural(outcome.steps, 'step')} of an optimizer" if outcome.steps else "to its end, no step of an optimizer"
 
 
-def fits_lines(outcome: Outcome) -> list[str]:
+def fits_lines(outcome: Outcome, played: replays.Replays) -> list[str]:
     needed = outcome.needed()
     first = f"{size(needed)} of {size(outcome.capacity)}, {size(outcome.capacity - needed)} left ({how_far(outcome)})"
     lines = [f"fits for now: {for_now.short(outcome.paces[0])}", f"  peak so far {first}"] if outcome.verdict == "grows" else [f"fits: peak {first}"]
-    held = outcome.worst()[1]["reserved_peak"] if outcome.limit else 0  # type: ignore[index]
+    held = outcome.held() if outcome.limit else 0
     if outcome.limit:
         lines.append(f"  the program lets PyTorch hold {size(outcome.limit)} ({LIMITS}): {size(max(outcome.limit - held, 0))} of that left")
     if outcome.capacity - needed < outcome.capacity // TIGHT or outcome.limit - held < outcome.limit // TIGHT:
         lines.append("  that is tight: some programs needed 5 % more on a card than in a dry run (docs/accuracy.md)")
-    return lines + growth_lines(outcome) + peak_lines(outcome) + device_lines(outcome)
+    return lines + range_lines(outcome, played, outcome.capacity) + growth_lines(outcome) + peak_lines(outcome) + device_lines(outcome)
 
 
 def growth_lines(outcome: Outcome) -> list[str]:
@@ -401,7 +243,7 @@ def asked_line(outcome: Outcome, failure: dict[str, Any]) -> str:
     return f"  asked for {asked}{on}; in use: {' + '.join(used)}, of {size(outcome.capacity)}"
 
 
-def needs_lines(outcome: Outcome, largest: Optional[Outcome]) -> list[str]:
+def needs_lines(outcome: Outcome, largest: Optional[Outcome], played: replays.Replays) -> list[str]:
     if largest is None:
         return []
     name = quantity.write_size(largest.capacity)
@@ -425,7 +267,7 @@ def needs_lines(outcome: Outcome, largest: Optional[Outcome]) -> list[str]:
     lines = [f"{first} (on a GPU of {name}, {how_far(largest)})"]
     if largest.verdict == "grows":
         lines.append(f"  and more with each step: there it {for_now.short(largest.paces[0])}")
-    return [*lines, *growth_lines(largest), *peak_lines(largest), *device_lines(largest)]
+    return [*lines, *range_lines(largest, played, largest.capacity), *growth_lines(largest), *peak_lines(largest), *device_lines(largest)]
 
 
 def enough_lines(needed: Outcome, more_than: int) -> list[str]:
@@ -439,16 +281,33 @@ def enough_lines(needed: Outcome, more_than: int) -> list[str]:
     return ["  smallest known cards that would be enough: " + ", ".join(f"{card.name} ({size(card.sure)}{word})" for card, word in zip(found, tight))]
 
 
-def allocator_lines(outcome: Outcome, largest: Optional[Outcome], others: Sequence[Outcome]) -> list[str]:
+def allocator_lines(outcome: Outcome, largest: Optional[Outcome], others: Sequence[Outcome], played: replays.Replays) -> list[str]:
     if not others:
         if outcome.failure is not None and largest is not None and largest.fits:
-            return [f"  no allocator would {'spare it the error' if outcome.was_caught else 'make it fit'}: "
-                    "the tensors that are live at one time are too large"]
-        return [f"  {ONLY_CENOTE}"] if outcome.allocator == "cenote" else []
+            why = "more is live at one time than there is" if outcome.missing(largest)[0] or not played else "each needs more than there is"
+            return [f"  no allocator would {'spare it the error' if outcome.was_caught else 'make it fit'}: {why}", *replay_lines(largest, played)]
+        return replay_lines(outcome, played)
     rows = [f"    {one.allocator:<15} {WORDS[one.verdict]}: {brief(one)}" for one in (outcome, *others)]
     fitting = [f"{one.allocator} ({TO_TYPE[one.allocator]})" if one.allocator in TO_TYPE else one.allocator for one in (outcome, *others) if one.fits]
     none = "not known" if any(one.verdict == "unknown" for one in others) else "none of these"
     return [f"  under which allocator it fits: {', '.join(fitting) or none}", *rows]
+
+
+def replay_lines(evidence: Outcome, played: replays.Replays) -> list[str]:
+    """With how much the program would get through, each allocator giving back what it can."""
+    context = evidence.needed() - evidence.held()
+    enough = [f"{size(one.least + context)} under {NAMES.get(name, name)}" for name, one in played.items() if one.least]
+    return [f"  it would get through with {', '.join(enough)}"] if enough else []
+
+
+def range_lines(evidence: Outcome, played: replays.Replays, capacity: int) -> list[str]:
+    """What it may hold on a card, where a number would lie."""
+    own, needed = played.get(evidence.allocator), evidence.needed()
+    if own is None or not own.is_wide:
+        return []
+    low, high = needed - (own.held - own.low), needed + (own.high - own.held)
+    lines = [f"  on a card it may hold {size(low)} to {size(high)}: sizes of cuDNN's scratch memory and the order of addresses differ there"]
+    return lines + ([f"  do not count on less than {size(high)}"] if needed <= capacity < high else [])
 
 
 def value_lines(outcome: Outcome, other: Optional[Outcome]) -> list[str]:
@@ -483,13 +342,13 @@ def answer_lines(answer: Answer) -> list[str]:
     if failure is not None:
         lines += failure_lines(outcome, failure)
         lines += growth_lines(outcome) if answer.largest is None or not answer.largest.grows else []
-        lines += needs_lines(outcome, answer.largest)
+        lines += needs_lines(outcome, answer.largest, answer.replays)
     else:
-        lines += fits_lines(outcome)
+        lines += fits_lines(outcome, answer.replays)
     if outcome.verdict == "fits not" and answer.largest is not None and not outcome.missing(answer.largest)[1]:
         lines += enough_lines(answer.largest, outcome.capacity)
-    lines += allocator_lines(outcome, answer.largest, answer.others)
-    evidence = answer.largest if answer.largest is not None and answer.largest.fits else outcome
+    lines += allocator_lines(outcome, answer.largest, answer.others, answer.replays)
+    evidence = answer.evidence
     lines += search_room.lines(evidence.used)
     lines += observed.lines(evidence.used, evidence.was_ended)
     unstepped = (answer.largest or outcome).unstepped  # a run that ran out of memory may not have come to its first step
@@ -525,4 +384,5 @@ def content(program: Sequence[str], answer: Answer) -> dict[str, Any]:
     return {"program": [os.fspath(part) for part in program], **outcome_content(outcome), "verdict": answer.verdict,
             "missing": outcome.missing(largest)[0] if largest is not None and largest.fits else None,
             "largest": outcome_content(largest) if largest is not None else None, "others": [outcome_content(one) for one in answer.others],
+            "replays": {name: one._asdict() for name, one in answer.replays.items()},
             "other_values": outcome_content(answer.other) if answer.other is not None else None}

@@ -22,7 +22,7 @@ from types import FrameType, ModuleType
 from typing import Any, Iterator, Optional
 
 from cenote.base import outputs, source
-from cenote.inside import holdings, late_state, rise, searches, seen, values
+from cenote.inside import holdings, late_state, recording, rise, searches, seen, values
 from cenote.inside.moment import Moment
 from cenote.labels import hooks, step_counter
 from cenote.labels.names import Names
@@ -108,6 +108,7 @@ class Watch:
         self.moment = Moment(torch)
         self.seen = seen.Seen(torch, self.note, lambda module: self.rises.call(module))
         self.rises = rise.Rises(folder, steps, lambda: self.write(""), late_state.LateState(torch, lambda: self.seen.optimizers))
+        self.settings = {name: os.environ[name] for name in (*environment.ALLOCATOR_VARIABLES, environment.CENOTE) if os.environ.get(name)}
         self.threads = len(os.listdir("/proc/self/task"))  # once torch is imported
         self.forget()
 
@@ -165,6 +166,7 @@ class Watch:
             leave(1)
         seams.get("torch._C._cuda_attach_out_of_memory_observer")(self.ran_out)
         searches.begin()
+        recording.begin()
         self.rises.begin()
 
     def stepped(self) -> None:
@@ -295,7 +297,8 @@ class Watch:
                    "used_gpu": is_initialized, "allocator": self.torch.cuda.get_allocator_backend(), "devices": self.devices,
                    "failures": self.failures, "failures_count": self.failures_count, "error": self.error() if end == "exit" else None,
                    "growth": self.rises.report(), "seen": self.seen.report(), "values": self.values.report() if self.values is not None else None,
-                   "remedies": self.remedies.report() if self.remedies is not None else None}
+                   "remedies": self.remedies.report() if self.remedies is not None else None,
+                   "settings": self.settings, "recordings": recording.save(self.folder, list(self.devices)) if end else {}}
         path = os.path.join(self.folder, f"{os.getpid()}.json")
         outputs.write(path, json.dumps(content).encode())
 
@@ -351,6 +354,7 @@ def watch_program(torch: ModuleType, folder: str, steps: int) -> None:
     global watch
     watch = Watch(torch, folder, steps)
     watch.names = hooks.label_names(torch, say)
+    recording.prepare(torch, watch.names)
     watch.tell_stacks()  # also while a library is compiled
     watch.values = values.begin(torch, say)
     if watch.values is not None:

@@ -49,6 +49,8 @@ DRY_REMEDIES = "CENOTE_DRY_REMEDIES"  # of `--advise`: what remedies/program.py 
 DRY_COPY = "CENOTE_DRY_COPY"  # of a program's first process: the socket on which it is asked to leave a copy, see inside/waiting.py
 DRY_CONSTANT = "CENOTE_DRY_CONSTANT"  # NAME=VALUE=PATH: a number in this script that is another one in this run, see inside/constant.py
 DRY_UNLIMITED = "CENOTE_DRY_UNLIMITED"  # on: a limit that the program sets its allocator does not count: the run says what it needs
+DRY_RECORDS = "CENOTE_DRY_RECORDS"  # on: the program records what it allocates and frees, see inside/recording.py
+DRY_RECORD = ".record"  # the ending of the file there
 DRY_STACKS = ".stacks"  # the ending of the file there to which a process writes the stack of its main thread when it gets the signal DRY_ASK
 DRY_ASK = signal.SIGRTMAX - 3  # no library is known that uses it
 DRY_TELL = signal.SIGRTMAX - 4  # a process that gets it writes its report
@@ -75,6 +77,16 @@ PRICES = ("a100", "h100", "h200", "contended")  # lists of sim/machine/cost.def
 PATH_ROOM = 512  # of struct sim_shape
 
 ALLOCATOR_DEFAULTS = {"backend": "native", "expandable_segments": "False"}
+
+
+def chosen(variables: Mapping[str, str]) -> str:
+    """The allocator that a program would have with these variables."""
+    if is_on(CENOTE, variables):
+        return "cenote"
+    settings = dict(split_settings(next((variables[name] for name in reversed(ALLOCATOR_VARIABLES) if variables.get(name)), "")))
+    if settings.get("backend") == "cudaMallocAsync":
+        return "cudaMallocAsync"
+    return "expandable" if settings.get("expandable_segments") == "True" else "native"
 
 
 def is_simulated(wish: Wish, old: Mapping[str, str]) -> bool:
