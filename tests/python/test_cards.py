@@ -7,7 +7,7 @@ from conftest import ROOT
 
 from cenote.fit import cards, several, verdict
 from cenote.fit.cards import Card
-from cenote.fit.verdict import Outcome
+from cenote.fit.outcome import Outcome
 
 GIB, MIB = 1 << 30, 1 << 20
 SOURCE = re.compile(r"-|[\w.-]+/[\w.-]+/(issues|pull)/\d+")

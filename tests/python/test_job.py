@@ -9,6 +9,7 @@ import pytest
 
 from cenote.base.mistake import Mistake
 from cenote.fit import job, verdict
+from cenote.fit.outcome import Outcome
 from cenote.launch import ranks
 from cenote.launch.ranks import Job
 
@@ -121,7 +122,7 @@ def test_one_that_fails_ends_the_others(folder, capfd):
     assert "rank 5 printed last:\nI am five\n" in capfd.readouterr().err
     report, = (json.loads(path.read_text()) for path in folder.glob("*.json"))
     assert report["rank"] == "5" and report["error"]["type"] == "exit status 7"
-    outcome = verdict.Outcome(1 << 30, "cenote", -1, 7, [report], "", world=8)
+    outcome = Outcome(1 << 30, "cenote", -1, 7, [report], "", world=8)
     assert outcome.verdict == "unknown" and verdict.why_unknown(outcome) == "rank 5: the script ended with exit status 7, in step 1"
 
 

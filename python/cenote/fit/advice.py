@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Sequence
 from cenote.base.quantity import readable as size
 from cenote.fit import number, observed, search, verdict
 from cenote.fit.next_value import Hunt
-from cenote.fit.verdict import Answer, Outcome
+from cenote.fit.outcome import Outcome
+from cenote.fit.verdict import Answer
 from cenote.launch import environment
 from cenote.remedies import table
 from cenote.remedies.remedy import CHANGED, ROUNDED, SAME, Remedy

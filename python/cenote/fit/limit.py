@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, Optional
 
 from cenote.base.mistake import Mistake
 from cenote.base.quantity import readable as size
-from cenote.fit.verdict import NAMED_LEAST, Answer, Outcome
+from cenote.fit.outcome import Outcome
+from cenote.fit.verdict import NAMED_LEAST, Answer
 
 BYTES_MAX = 1 << 26  # of a baseline's file
 NEARLY = 0.8  # a module that has so much of the difference has it

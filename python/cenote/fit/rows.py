@@ -5,7 +5,7 @@ from cenote.base import quantity
 from cenote.base.quantity import readable as size
 from cenote.fit import verdict
 from cenote.fit.advice import STRENGTH, Advice, Row
-from cenote.fit.verdict import Outcome
+from cenote.fit.outcome import Outcome
 from cenote.launch import command_line
 
 LEAST = 200  # a remedy has a row if it saves 1/200 of what the program needs

@@ -13,7 +13,7 @@ from cenote.base.quantity import readable as size
 from cenote.fit import number, observed, verdict
 from cenote.fit.next_value import Hunt, Point, slope
 from cenote.fit.number import Search
-from cenote.fit.verdict import Outcome
+from cenote.fit.outcome import Outcome
 from cenote.launch import environment
 
 if TYPE_CHECKING:
@@ -150,7 +150,6 @@ def text(found: Found) -> str:
     copied = f", {found.copied} of them from where the first had read its arguments" if found.copied else ""
     lines.append(f"  {verdict.plural(len(found.tried), 'run')}, {found.seconds:.0f} s{copied}")
     best = found.tried.get(found.best) if found.best is not None else None
-    lines += [f"  {verdict.ONLY_CENOTE}"] if best is not None and found.allocator == "cenote" else []
     return "\n".join([*lines, *(verdict.value_lines(best, None) if best is not None else [verdict.NOT_KNOWN])])
 
 

@@ -39,7 +39,7 @@ class Answer(NamedTuple):
     rows: list[Row]  # as the user listed the cards
     runs: dict[int, Outcome]  # by capacity
     needed: Optional[Outcome]  # the run that tells what the program needs: on the largest card on which it was not short of memory
-    replays: replays.Replays
+    played: replays.Replays
 
     @property
     def verdict(self) -> str:
@@ -158,7 +158,7 @@ def text(program: Sequence[str], answer: Answer, allocator: str, is_smallest: bo
             lines += [f"  {row.card.title}: {verdict.why_unknown(own)}", *verdict.last_words(own)]
     some = answer.needed or next(iter(answer.runs.values()))
     lines += verdict.enough_lines(some, max(lacking)) if (lacking := [row.card.capacity for row in answer.rows if row.verdict == FITS_NOT]) else []
-    lines += [*verdict.range_lines(some, answer.replays, some.capacity), *verdict.replay_lines(some, answer.replays)]
+    lines += [*verdict.range_lines(some, answer.played, some.capacity), *verdict.replay_lines(some, answer.played)]
     lines += search_room.lines(some.used)
     lines += observed.lines(some.used, some.was_ended)
     return "\n".join([*lines, *cards.caveats([row.card for row in answer.rows]), *verdict.value_lines(some, None)])
@@ -185,6 +185,6 @@ def hint(answer: Answer, arguments: Sequence[str]) -> list[str]:
 def content(program: Sequence[str], answer: Answer) -> dict[str, Any]:
     return {"program": list(program), "verdict": answer.verdict,
             "cards": [{"card": row.card.title, "capacity": row.card.capacity, "verdict": row.verdict, "by": row.basis} for row in answer.rows],
-            "replays": {name: one._asdict() for name, one in answer.replays.items()},
+            "replays": {name: one._asdict() for name, one in answer.played.items()},
             "runs": [verdict.outcome_content(outcome) for outcome in answer.runs.values()],
             "needed": verdict.outcome_content(answer.needed) if answer.needed is not None else None}

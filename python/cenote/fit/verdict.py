@@ -36,7 +36,7 @@ class Answer(NamedTuple):
     largest: Optional[Outcome]  # on the largest simulated GPU
     others: list[Outcome]  # under other allocators
     other: Optional[Outcome]  # with other values where they cannot be known
-    replays: replays.Replays = {}  # of the evidence
+    played: replays.Replays = {}  # of the evidence
 
     @property
     def evidence(self) -> Outcome:
@@ -342,12 +342,12 @@ def answer_lines(answer: Answer) -> list[str]:
     if failure is not None:
         lines += failure_lines(outcome, failure)
         lines += growth_lines(outcome) if answer.largest is None or not answer.largest.grows else []
-        lines += needs_lines(outcome, answer.largest, answer.replays)
+        lines += needs_lines(outcome, answer.largest, answer.played)
     else:
-        lines += fits_lines(outcome, answer.replays)
+        lines += fits_lines(outcome, answer.played)
     if outcome.verdict == "fits not" and answer.largest is not None and not outcome.missing(answer.largest)[1]:
         lines += enough_lines(answer.largest, outcome.capacity)
-    lines += allocator_lines(outcome, answer.largest, answer.others, answer.replays)
+    lines += allocator_lines(outcome, answer.largest, answer.others, answer.played)
     evidence = answer.evidence
     lines += search_room.lines(evidence.used)
     lines += observed.lines(evidence.used, evidence.was_ended)
@@ -384,5 +384,5 @@ def content(program: Sequence[str], answer: Answer) -> dict[str, Any]:
     return {"program": [os.fspath(part) for part in program], **outcome_content(outcome), "verdict": answer.verdict,
             "missing": outcome.missing(largest)[0] if largest is not None and largest.fits else None,
             "largest": outcome_content(largest) if largest is not None else None, "others": [outcome_content(one) for one in answer.others],
-            "replays": {name: one._asdict() for name, one in answer.replays.items()},
+            "replays": {name: one._asdict() for name, one in answer.played.items()},
             "other_values": outcome_content(answer.other) if answer.other is not None else None}

@@ -100,7 +100,7 @@ def variables(folder: str) -> dict[str, str]:
     from cenote.launch import command_line, environment
     from cenote.launch import run as launcher
     capacity = None if os.environ.get(environment.SIM) else command_line.MOST_CAPACITY
-    new = environment.prepare(environment.Wish(capacity, allocator="cenote"), os.environ, launcher.preload_library())
+    new = environment.prepare(environment.Wish(capacity, allocator=environment.chosen(os.environ)), os.environ, launcher.preload_library())
     launcher.prepare_plugin(True, new)
     for name in (environment.LABELS, "CUDA_VISIBLE_DEVICES"):  # inside/fit_report.py switches labels on; the other is about this machine's GPUs
         new.pop(name, None)
@@ -194,8 +194,9 @@ def excess(limit: int, peak: int, done: Run) -> str:
         return ""
     from cenote.base.quantity import readable as size
     from cenote.fit import verdict
+    from cenote.fit.outcome import Outcome
     from cenote.launch import command_line
-    outcome = verdict.Outcome(command_line.MOST_CAPACITY, "cenote", 0, done.status, done.figures, "")
+    outcome = Outcome(command_line.MOST_CAPACITY, "", 0, done.status, done.figures, "")
     head = f"GPU memory: {size(peak)} at most, {size(peak - limit)} above the limit of {size(limit)} (simulated GPU)"
     return "\n".join([head, *verdict.peak_lines(outcome)[1:]])  # that line is about what the allocator holds on this card
 
