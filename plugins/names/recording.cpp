@@ -32,7 +32,7 @@ struct Event {
     bool is_scratch;
 };
 
-struct Known {
+struct Recorded {
     uint32_t block;
     uint8_t device;
 };
@@ -42,7 +42,7 @@ static bool is_recording;
 static bool (*is_scratch_size)(uint64_t);
 static std::vector<Event> events;
 static std::vector<Queue> queues;
-static ska::flat_hash_map<uint64_t, Known> blocks; /* live ones, by address */
+static ska::flat_hash_map<uint64_t, Recorded> blocks; /* live ones, by address */
 static uint32_t blocks_ever;
 
 /* LOCKING: `recording_lock`. */
@@ -77,9 +77,9 @@ static void note(const Event &event)
 }
 
 /* LOCKING: `recording_lock`. */
-static void note_free(ska::flat_hash_map<uint64_t, Known>::iterator found)
+static void note_free(ska::flat_hash_map<uint64_t, Recorded>::iterator found)
 {
-    Known known = found->second;
+    Recorded known = found->second;
     blocks.erase(found);
     note({0, known.block, 0, known.device, false});
 }
