@@ -33,7 +33,7 @@ static bool gets_through(const struct trace *trace, const struct replay_plan *pl
 
 uint64_t range_least(const struct trace *trace, const struct replay_plan *plan, uint64_t reserved)
 {
-    uint64_t enough = reserved, lacks = trace->live_peak - 1;
+    uint64_t enough = reserved, lacks = (trace->live_peak - 1) / FINEST * FINEST;
     while (!gets_through(trace, plan, enough)) {
         lacks = enough;
         enough += enough / NEARLY + FINEST;
@@ -44,7 +44,8 @@ uint64_t range_least(const struct trace *trace, const struct replay_plan *plan, 
         uint64_t near = plan->play || enough / NEARLY < FINEST ? FINEST : enough / NEARLY;
         if (enough - lacks <= near)
             return enough;
-        uint64_t middle = lacks + (enough - lacks) / 2;
+        uint64_t middle = (lacks + (enough - lacks) / 2) / FINEST * FINEST;
+        middle = middle > lacks ? middle : lacks + FINEST;
         if (gets_through(trace, plan, middle))
             enough = middle;
         else

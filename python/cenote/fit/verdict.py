@@ -296,7 +296,8 @@ def allocator_lines(outcome: Outcome, largest: Optional[Outcome], others: Sequen
 def replay_lines(evidence: Outcome, played: replays.Replays) -> list[str]:
     """With how much the program would get through, each allocator giving back what it can."""
     context = evidence.needed() - evidence.held()
-    enough = [f"{size(one.least + context)} under {NAMES.get(name, name)}" for name, one in played.items() if one.least]
+    words = {name: f"under {NAMES[name]}" for name in NAMES} | {"cenote": f"with {TO_TYPE['cenote']}"}
+    enough = [f"{size(played[name].least + context)} {words[name]}" for name in replays.PLAYED if name in played and played[name].least]
     return [f"  it would get through with {', '.join(enough)}"] if enough else []
 
 
