@@ -26,7 +26,7 @@ def advised(nursed_run, tmp_path):
     def call(code, *arguments, only="", gpu="4GiB"):
         (tmp_path / "train.py").write_text(textwrap.dedent(code))
         asked = f"--advise={only}" if only else "--advise"
-        done = nursed_run("dry-run", "--gpu", gpu, "--steps", STEPS, asked, "--json", "out.json", "train.py", *arguments)
+        done = nursed_run("dry-run", "--gpu", gpu, "--allocator", "cenote", "--steps", STEPS, asked, "--json", "out.json", "train.py", *arguments)
         assert (tmp_path / "out.json").exists(), done.stderr
         found = json.loads((tmp_path / "out.json").read_text())
         rows = {" + ".join(row["remedies"]) + (f" {row['value']}" if row["value"] else ""): row for row in found["advice"]["rows"]}
@@ -42,7 +42,7 @@ def by_hand(nursed_run, tmp_path):
             assert code.count(old) == 1, old
             code = code.replace(old, new)
         (tmp_path / "by_hand.py").write_text(textwrap.dedent(code))
-        done = nursed_run("dry-run", "--gpu", gpu, "--steps", STEPS, *options, "--json", "by_hand.json", "by_hand.py", *arguments)
+        done = nursed_run("dry-run", "--gpu", gpu, "--allocator", "cenote", "--steps", STEPS, *options, "--json", "by_hand.json", "by_hand.py", *arguments)
         found = json.loads((tmp_path / "by_hand.json").read_text())
         assert found["verdict"] == "fits", done.stdout
         return found["least_needed"]
@@ -116,7 +116,7 @@ def test_shards_are_true(advised, by_hand):
 
 @pytest.mark.deep
 def test_the_screen_in_the_documents(nursed_run):
-    done = nursed_run("dry-run", "--gpu", "1300MiB", "--advise", "--quiet", EXAMPLE)
+    done = nursed_run("dry-run", "--gpu", "1300MiB", "--allocator", "cenote", "--advise", "--quiet", EXAMPLE)
     assert done.returncode == 1
     assert "```\n" + done.stdout[done.stdout.index("what would help"):] + "```" in PAGE, done.stdout
 

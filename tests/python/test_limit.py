@@ -14,7 +14,7 @@ def dry(nursed_run, tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
 
     def call(mib, *options):
-        return nursed_run("dry-run", "--gpu", "4GiB", *options, "train.py", mib)
+        return nursed_run("dry-run", "--gpu", "4GiB", "--allocator", "cenote", *options, "train.py", mib)
     return call
 
 
@@ -48,7 +48,7 @@ def test_a_baseline_that_is_none(run, tmp_path, text, words):
     (tmp_path / "train.py").write_text("")
     if text is not None:
         (tmp_path / "memory.json").write_text(text)
-    done = run("dry-run", "--gpu", "4GiB", "--baseline", "memory.json", "train.py")
+    done = run("dry-run", "--gpu", "4GiB", "--allocator", "cenote", "--baseline", "memory.json", "train.py")
     assert done.returncode == 2 and words in done.stderr and done.stdout == "", done.stderr
 
 

@@ -36,7 +36,8 @@ STEPS_MAX = 10**9
 SECONDS_MAX = 10**7
 PARTING = 10  # s that a program has to end after an interrupt
 QUIET = 30  # s without a step, after which it is said where the program is; later after twice as long
-OTHERS = ("native", "expandable")  # PyTorch's own allocators
+COMPARED = ("native", "expandable", "cenote")
+PYTORCHS = ("native", "expandable")  # a script can choose between them itself
 UNKNOWN_VALUES = ("zero", "typical", "largest", "off")
 Run = Union["subprocess.Popen[bytes]", copies.Run]
 Start = Callable[[dict[str, str], Any], Run]  # its variables, and where its output goes
@@ -122,7 +123,7 @@ def make_parser() -> command_line.Parser:
     parser.add_argument("--allocator", metavar="NAME", type=command_line.allocator,
                         help="PyTorch's allocator: " + ", ".join(environment.ALLOCATORS) + " (default: what the environment chooses, as the script would "
                         "have it; with nothing set native, PyTorch's own)")
-    parser.add_argument("--allocators", action="store_true", help="run under " + " and ".join(OTHERS) + " too, and compare")
+    parser.add_argument("--allocators", action="store_true", help="run under " + ", ".join(COMPARED) + ", and compare")
     parser.add_argument("--timeout", metavar="SECONDS", type=seconds, help="end the script if it still runs after so long; no verdict then")
     parser.add_argument("--unknown", metavar="NAME", choices=UNKNOWN_VALUES, default="typical",
                         help="what values are that cannot be known without a GPU: zero, typical, largest (counts: all that the shape allows), "
@@ -328,15 +329,15 @@ def read_reports(folder: str) -> list[dict[str, Any]]:
 def ran_under(allocator: str, reports: list[dict[str, Any]]) -> str:
     """A script may choose another one itself, before it imports PyTorch."""
     settings = next((report.pop("settings") for report in reports if report.get("settings")), None)
-    return environment.chosen(settings) if settings and allocator in OTHERS else allocator
+    return environment.chosen(settings) if settings and allocator in PYTORCHS else allocator
 
 
 # --- the question
 
 def compare(stage: Stage, outcome: Outcome, program: Sequence[str]) -> list[Outcome]:
-    """The same under PyTorch's own allocators."""
+    """The same under the other allocators."""
     found = []
-    for name in OTHERS:
+    for name in COMPARED:
         if name != outcome.allocator:
             say(f"again under {name}")
             try:

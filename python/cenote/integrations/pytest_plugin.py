@@ -100,7 +100,9 @@ def variables(folder: str) -> dict[str, str]:
     from cenote.launch import command_line, environment
     from cenote.launch import run as launcher
     capacity = None if os.environ.get(environment.SIM) else command_line.MOST_CAPACITY
-    new = environment.prepare(environment.Wish(capacity, allocator=environment.chosen(os.environ)), os.environ, launcher.preload_library())
+    allocator = environment.chosen(os.environ)
+    new = environment.prepare(environment.Wish(capacity, allocator=allocator), os.environ, launcher.preload_library())
+    new.setdefault(environment.CENOTE, "off")  # Python's hook looks whether it is there
     launcher.prepare_plugin(True, new)
     for name in (environment.LABELS, "CUDA_VISIBLE_DEVICES"):  # inside/fit_report.py switches labels on; the other is about this machine's GPUs
         new.pop(name, None)
