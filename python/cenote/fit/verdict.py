@@ -295,6 +295,8 @@ def allocator_lines(outcome: Outcome, largest: Optional[Outcome], others: Sequen
 
 def replay_lines(evidence: Outcome, played: replays.Replays) -> list[str]:
     """With how much the program would get through, each allocator giving back what it can."""
+    if evidence.grows:
+        return []
     context = evidence.needed() - evidence.held()
     words = {name: f"under {NAMES[name]}" for name in NAMES} | {"cenote": f"with {TO_TYPE['cenote']}"}
     enough = [f"{size(played[name].least + context)} {words[name]}" for name in replays.PLAYED if name in played and played[name].least]

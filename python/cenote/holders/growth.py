@@ -21,7 +21,7 @@ import threading
 import time
 import weakref
 from types import FrameType
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Iterable, Optional, Union
 
 from cenote.base import lock, quantity, source
 from cenote.holders import finder
@@ -54,19 +54,20 @@ class Books:
         self.live = 0
         self.ends: collections.deque[tuple[int, int, int]] = collections.deque(maxlen=COHORTS + 1)  # step, live, peak (0: unknown)
 
-    def pieces(self) -> memoryview:
+    def pieces(self) -> Iterable[tuple[int, ...]]:
+        """The fields of PIECE, of each block and of free pieces."""
         count = ctypes.c_size_t()
         while True:
             buffer = (bindings.PieceStruct * self.room)()
             bindings.call("cenote_pool_pieces", self.pool, None, buffer, self.room, ctypes.byref(count), PIECE.size)
             if count.value <= self.room:
-                return memoryview(buffer).cast("B")[: count.value * PIECE.size]
+                return PIECE.iter_unpack(memoryview(buffer).cast("B")[: count.value * PIECE.size])
             self.room = count.value + count.value // 4
 
     def look(self, step: int) -> None:
         """Compares the live blocks with those of the last call. Step 0 is for blocks that were live before the watching began."""
         before, live = self.first, bindings.LIVE
-        now = {piece: before.get(piece, step) for piece in PIECE.iter_unpack(self.pieces()) if piece[2] == live}
+        now = {piece: before.get(piece, step) for piece in self.pieces() if piece[2] == live}
         cohorts = collections.Counter[int]()
         for piece, first in now.items():
             if first:
@@ -178,9 +179,7 @@ class Growth:
         if lock.is_off():
             raise Error(f"cenote.growth {lock.WORDS}", 8, "NOT_SUPPORTED")
         torch: Any = bindings.torch_with_gpu()
-        if torch is None or torch.cuda.get_allocator_backend() != "cenote":
-            backend = "no PyTorch with CUDA is imported" if torch is None else f"PyTorch's allocator is {torch.cuda.get_allocator_backend()}"
-            raise Error(f"cenote.growth needs cenote as PyTorch's allocator (CENOTE=on, or cenote.install()): {backend}", 8, "NOT_SUPPORTED")
+        self.check(torch)
         why = features.why_not("growth")
         if why:
             raise Error(why, 8, "NOT_SUPPORTED")
@@ -199,10 +198,25 @@ class Growth:
         self.calls = self.calls_usual = 0  # calls of other modules since the last of the top module, and the most there were
         self.began, self.spent = time.monotonic(), 0.0
         self.torch = torch
-        self.stacks: Optional[Stacks] = Stacks()
+        self.stacks: Any = self.open_stacks()  # None once it is closed
         self.stacks.want(0, False)
         self.read()
         self.undo = [hooks.guard_graphs(torch), *self.listen()]
+
+    def check(self, torch: Any) -> None:
+        if torch is None or torch.cuda.get_allocator_backend() != "cenote":
+            backend = "no PyTorch with CUDA is imported" if torch is None else f"PyTorch's allocator is {torch.cuda.get_allocator_backend()}"
+            raise Error(f"cenote.growth needs cenote as PyTorch's allocator (CENOTE=on, or cenote.install()): {backend}", 8, "NOT_SUPPORTED")
+
+    def open_stacks(self) -> Any:
+        return Stacks()
+
+    def open_books(self) -> list[int]:
+        """Books for devices that came into use. Returns all devices that are in use."""
+        for device, pool in bindings.pools().items():
+            if device not in self.books:
+                self.books[device] = Books(device, pool)
+        return list(bindings.pools())
 
     def listen(self) -> list[Callable[[], Any]]:
         """From now on steps and calls of modules reach this object; returns the functions that end that."""
@@ -286,9 +300,7 @@ class Growth:
         self.judge()
 
     def read(self) -> None:
-        for device, pool in bindings.pools().items():
-            if device not in self.books:
-                self.books[device] = Books(device, pool)
+        for device in self.open_books():
             self.books[device].look(self.step)
         self.ends.append((self.step, self.sequence_number()))
 

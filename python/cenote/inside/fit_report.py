@@ -167,7 +167,7 @@ class Watch:
         seams.get("torch._C._cuda_attach_out_of_memory_observer")(self.ran_out)
         searches.begin()
         recording.begin()
-        self.rises.begin()
+        self.rises.begin(self.names)
 
     def stepped(self) -> None:
         try:

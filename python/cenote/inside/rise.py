@@ -29,6 +29,8 @@ from cenote.holders import finder
 from cenote.holders.causes import Block, Cause, Judge, called, keys, lines_for, owner, size_text, variable_of
 from cenote.holders.growth import LEAST, Books, Growth
 from cenote.inside.late_state import LateState
+from cenote.inside.ledger_books import LedgerBooks, LedgerStacks, devices
+from cenote.labels.names import Names
 
 STEPS_LEAST = 5  # with fewer steps nothing is said about growth
 STEPS_ENOUGH = 15  # a run in which memory seems to rise goes on until then
@@ -99,10 +101,30 @@ class Holders(Growth):
     """The watching of cenote.growth, whose steps and calls of modules fit_report.py and seen.py tell it. `tells`: it looks for causes by itself, and
     not only when it is asked at the end."""
 
-    def __init__(self, alarm: Callable[[Any], object]) -> None:
+    def __init__(self, alarm: Callable[[Any], object], names: Optional[Names]) -> None:
         self.tells = True
         self.judged = 0.0  # s of the program's time
+        self.names = names
         super().__init__(alarm)
+
+    def check(self, torch: Any) -> None:
+        """Where cenote does not allocate, the ledger of plugins/names tells of blocks."""
+        if torch is not None and torch.cuda.get_allocator_backend() == "cenote":
+            self.names = None
+        elif self.names is None:
+            super().check(torch)
+
+    def open_stacks(self) -> Any:
+        return super().open_stacks() if self.names is None else LedgerStacks(self.names, self.books)
+
+    def open_books(self) -> list[int]:
+        if self.names is None:
+            return super().open_books()
+        found = devices(self.names, self.torch.cuda.device_count())
+        for device in found:
+            if device not in self.books:
+                self.books[device] = LedgerBooks(device, self.names)
+        return found
 
     def listen(self) -> list[Callable[[], Any]]:
         return []
@@ -198,9 +220,9 @@ class Rises:
         self.found: dict[str, Any] = {}
         self.trouble = ""
 
-    def begin(self) -> None:
+    def begin(self, names: Optional[Names]) -> None:
         try:
-            self.holders = Holders(lambda cause: self.told())
+            self.holders = Holders(lambda cause: self.told(), names)
         except Exception:  # another allocator, or cenote without its adapter: figures without holders
             self.holders = None
 

@@ -152,6 +152,24 @@ class Names:
                 return list(found[:count])
             room = count + count // 4
 
+    def block_bytes(self, device: int) -> memoryview:
+        """The live blocks, as the library has them: for thousands of blocks at each step."""
+        room = 1024
+        while True:
+            found = (BlockStruct * room)()
+            count: int = self.library.cenote_names_blocks(device, False, found, room)
+            if count <= room:
+                return memoryview(found).cast("B")[:count * ctypes.sizeof(BlockStruct)]
+            room = count + count // 4
+
+    def stack(self, number: int) -> list[dict[str, Any]]:
+        """The lines of a place that are known, innermost first, as PyTorch has frames."""
+        found = PlaceStruct()
+        if self.library.cenote_names_place_at(number, ctypes.byref(found)):
+            return []
+        spots = dict.fromkeys(((found.inner, found.inner_line), (found.own, found.own_line)))
+        return [{"filename": file_of(code), "line": line, "name": ctypes.cast(code, ctypes.py_object).value.co_name} for code, line in spots if code]
+
     def place(self, number: int) -> Place:
         found = PlaceStruct()
         if self.library.cenote_names_place_at(number, ctypes.byref(found)):
