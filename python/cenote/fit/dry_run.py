@@ -17,7 +17,7 @@ from typing import Any, Callable, Optional, Sequence, Union
 
 from cenote.base import outputs, quantity, switch
 from cenote.base.mistake import Mistake
-from cenote.fit import advice, cards, copies, job, limit, number, rows, several, stall, verdict
+from cenote.fit import advice, cards, copies, from_config, job, limit, number, rows, several, stall, verdict
 from cenote.fit import search as searching
 from cenote.fit.verdict import Answer, Outcome
 from cenote.guard import changes, kernel
@@ -44,7 +44,8 @@ TAIL = 2000  # if a second run fails, so many bytes of its output are shown
 USAGE = """cenote dry-run [--gpu SIZE] [OPTION...] SCRIPT.py [ARGUMENT...]
        cenote dry-run [--gpu SIZE] [OPTION...] -m MODULE [ARGUMENT...]
        cenote dry-run [--gpu SIZE] [OPTION...] -c CODE [ARGUMENT...]
-       cenote dry-run [--gpu SIZE] [OPTION...] -- PROGRAM [ARGUMENT...]"""
+       cenote dry-run [--gpu SIZE] [OPTION...] -- PROGRAM [ARGUMENT...]
+       cenote dry-run [--gpu SIZE] [OPTION...] --model CONFIG (--train full|lora | --serve) --batch N --seq N"""
 ABOUT = "Will it fit? Runs a script, unchanged, on a simulated GPU for a few steps, and says what memory it would hold, or where it runs out."
 MORE = """examples:
   cenote dry-run --gpu 80GiB --allocator native train.py --batch-size 64
@@ -139,6 +140,7 @@ def make_parser() -> command_line.Parser:
     parser.add_argument("--unprotected", action="store_true",
                         help="let the script change any file, where the system does not let cenote mount an overlay")
     parser.add_argument("--quiet", action="store_true", help="do not show what the script prints")
+    from_config.add_options(parser)
     return parser
 
 
@@ -420,6 +422,10 @@ def main(arguments: Sequence[str]) -> int:
         options.devices = cards.devices(options.cards, options.devices)
     except argparse.ArgumentTypeError as why:
         parser.error(str(why))
+    try:
+        from_config.check(options, program)
+    except Mistake as mistake:
+        parser.error(str(mistake))
     options.sim, options.line = options.cards[0].capacity if options.cards else command_line.MOST_CAPACITY, arguments
     for_one = options.search is not None or options.allocators or options.limit is not None or options.baseline is not None or (
         options.advise is not None)
@@ -428,7 +434,8 @@ def main(arguments: Sequence[str]) -> int:
     if options.search is not None and (options.limit is not None or options.baseline is not None or options.advise is not None):
         parser.error("--search has its own answer: leave out --limit, --baseline and --advise")
     try:
-        return dry_run(options, program)
+        with tempfile.TemporaryDirectory(prefix="cenote-model-") as folder:
+            return dry_run(options, program if options.model is None else from_config.program(options, folder))
     except (Mistake, NotBuilt) as mistake:
         parser.error(str(mistake))
     except OSError as problem:
