@@ -89,8 +89,8 @@ def training(text: str) -> str:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", metavar="CONFIG", help="in place of a script: a model of Transformers by its config alone, a folder, a config.json "
-                        "or a name of the hub, with --train or --serve")
+    parser.add_argument("--model", metavar="CONFIG", help="in place of a script: a model of Transformers by its config, a folder, a config.json "
+                        "or a name of the hub, without weights; with --train or --serve")
     parser.add_argument("--train", metavar="HOW", type=training, help="with --model: full, or lora")
     parser.add_argument("--serve", action="store_true", help="with --model: generates; without --batch the answer is how many sequences fit")
     parser.add_argument("--batch", metavar="N", type=batch, help="with --model: sequences at a time")
