@@ -9,7 +9,7 @@ from cenote.places import NotBuilt, include_folder, library, simulation_folder, 
 
 TYPE_CHECKING = False  # as typing has it, without importing that: see cenote/hook.py
 if TYPE_CHECKING:
-    from typing import Any, Callable
+    from typing import Any, Callable, Sequence
 
     from cenote.holders.growth import Growth
     from cenote.inside.plugin import Status
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from cenote.labels.tags import Tag
     from cenote.native.bindings import Device, Error, Level
 
-__all__ = ["Error", "NotBuilt", "__version__", "explain", "growth", "include_folder", "install", "label", "library", "mark", "pause", "record",
-           "resume", "retire", "rows", "save_trace", "simulation_folder", "snapshot", "stats", "status", "step", "steps", "tag", "trim"]
+__all__ = ["Error", "NotBuilt", "__version__", "dry_run", "explain", "growth", "include_folder", "install", "label", "library", "mark", "pause",
+           "record", "resume", "retire", "rows", "save_trace", "simulation_folder", "snapshot", "stats", "status", "step", "steps", "tag", "trim"]
 __version__: str = version()
 
 
@@ -47,6 +47,17 @@ def status() -> "Status":
     """Which allocator PyTorch uses in this process: a named tuple of allocator, adapter, torch and note. Does not import torch."""
     from cenote.inside import plugin
     return plugin.status()
+
+
+def dry_run(program: "Path | Sequence[Path]", gpu: "str | Sequence[str] | None" = None, *options: str) -> "dict[str, Any]":
+    """Will it fit? What `cenote dry-run --json` writes (docs/dry-run.schema.json), as a dictionary. `program`: a script, or a list of it and its
+    arguments, as on the command line; `gpu`: a card or size, several, or None for the smallest card; `options`: of the command. RuntimeError, with
+    the sentence of the command, if it has no answer. A script that fails by itself is an answer: the verdict "unknown", and `why_unknown`.
+
+        cenote.dry_run(["train.py", "--batch-size", "64"], "rtx4090", "--allocator", "native")["verdict"]
+    """
+    from cenote.fit import call
+    return call.dry_run(program, gpu, options)
 
 
 # --- what the program tells cenote

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+import answers
 import browser
 import patience
 from nursery import Nursery
@@ -78,8 +79,12 @@ def nursed_python():
 
 def caller(python, clean, folder):
     def call(*arguments, input=None, cwd=folder, **variables):
-        return subprocess.run([python, "-m", "cenote", *map(str, arguments)], env={**clean, **variables}, cwd=cwd, input=input,
-                              capture_output=True, text=True, timeout=SECONDS)
+        words = list(map(str, arguments))
+        done = subprocess.run([python, "-m", "cenote", *words], env={**clean, **variables}, cwd=cwd, input=input, capture_output=True, text=True,
+                              timeout=SECONDS)
+        if words[:1] == ["dry-run"] and "--json" in words:
+            answers.check_file(pathlib.Path(cwd, words[words.index("--json") + 1]))
+        return done
     return call
 
 

@@ -17,7 +17,7 @@ from typing import Any, Callable, Optional, Sequence, Union
 
 from cenote.base import outputs, quantity, switch
 from cenote.base.mistake import Mistake
-from cenote.fit import advice, cards, copies, job, limit, number, replays, rows, several, stall, verdict
+from cenote.fit import advice, cards, copies, from_config, job, limit, number, replays, rows, several, stall, verdict
 from cenote.fit import search as searching
 from cenote.fit.outcome import Outcome, idle
 from cenote.fit.verdict import Answer
@@ -46,7 +46,8 @@ TAIL = 2000  # if a second run fails, so many bytes of its output are shown
 USAGE = """cenote dry-run [--gpu SIZE] [OPTION...] SCRIPT.py [ARGUMENT...]
        cenote dry-run [--gpu SIZE] [OPTION...] -m MODULE [ARGUMENT...]
        cenote dry-run [--gpu SIZE] [OPTION...] -c CODE [ARGUMENT...]
-       cenote dry-run [--gpu SIZE] [OPTION...] -- PROGRAM [ARGUMENT...]"""
+       cenote dry-run [--gpu SIZE] [OPTION...] -- PROGRAM [ARGUMENT...]
+       cenote dry-run [--gpu SIZE] [OPTION...] --model CONFIG (--train full|lora | --serve) --batch N --seq N"""
 ABOUT = "Will it fit? Runs a script, unchanged, on a simulated GPU for a few steps, and says what memory it would hold, or where it runs out."
 MORE = """examples:
   cenote dry-run --gpu 80GiB train.py --batch-size 64
@@ -143,6 +144,7 @@ def make_parser() -> command_line.Parser:
     parser.add_argument("--unprotected", action="store_true",
                         help="let the script change any file, where the system does not let cenote mount an overlay")
     parser.add_argument("--quiet", action="store_true", help="do not show what the script prints")
+    from_config.add_options(parser)
     return parser
 
 
@@ -328,8 +330,9 @@ def read_reports(folder: str) -> list[dict[str, Any]]:
 
 def ran_under(allocator: str, reports: list[dict[str, Any]]) -> str:
     """A script may choose another one itself, before it imports PyTorch."""
-    settings = next((report.pop("settings") for report in reports if report.get("settings")), None)
-    return environment.chosen(settings) if settings and allocator in PYTORCHS else allocator
+    settings = [report.pop("settings") for report in reports]
+    own = next((one for one in settings if one), None)
+    return environment.chosen(own) if own and allocator in PYTORCHS else allocator
 
 
 # --- the question
@@ -454,6 +457,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(str(why))
     try:
         options.allocator = options.allocator or environment.chosen(os.environ)
+        from_config.check(options, program)
     except Mistake as mistake:
         parser.error(str(mistake))
     options.sim, options.line = options.cards[0].capacity if options.cards else command_line.MOST_CAPACITY, arguments
@@ -464,7 +468,8 @@ def main(arguments: Sequence[str]) -> int:
     if options.search is not None and (options.limit is not None or options.baseline is not None or options.advise is not None):
         parser.error("--search has its own answer: leave out --limit, --baseline and --advise")
     try:
-        return dry_run(options, program)
+        with tempfile.TemporaryDirectory(prefix="cenote-model-") as folder:
+            return dry_run(options, program if options.model is None else from_config.program(options, folder))
     except (Mistake, NotBuilt) as mistake:
         parser.error(str(mistake))
     except OSError as problem:

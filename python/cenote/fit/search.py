@@ -155,6 +155,6 @@ def text(found: Found) -> str:
 
 def content(found: Found) -> dict[str, Any]:
     return {"search": found.search.name, "what": found.search.what, "capacity": found.capacity, "allocator": found.allocator, "largest": found.best,
-            "no_verdict_at": found.failed, "runs": len(found.tried), "runs_from_a_copy": found.copied, "why_from_the_start": found.why_not,
-            "seconds": round(found.seconds, 1),
+            "changed_nothing": found.changed_nothing, "no_verdict_at": found.failed, "runs": len(found.tried), "runs_from_a_copy": found.copied,
+            "why_from_the_start": found.why_not, "seconds": round(found.seconds, 1),
             "tried": {str(value): verdict.outcome_content(outcome) for value, outcome in sorted(found.tried.items())}}

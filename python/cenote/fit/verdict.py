@@ -377,6 +377,7 @@ def outcome_content(outcome: Outcome) -> dict[str, Any]:
     return {"verdict": outcome.verdict, "allocator": outcome.allocator, "capacity": outcome.capacity, "exit_status": outcome.status,
             "steps": outcome.steps, "ended_after_steps": outcome.was_ended, "needed": outcome.needed(), "least_needed": outcome.least_needed(),
             "caught": outcome.was_caught, "out_of_memory": outcome.failures, "failure": outcome.failure, "processes": outcome.reports,
+            "why_unknown": why_unknown(outcome) if outcome.verdict == "unknown" else None,
             "unknown": outcome.unknown, "unknown_reads": outcome.unknown_reads, "known_reads": outcome.known_reads, "stopped": outcome.stopped,
             "optimizers_unstepped": outcome.unstepped, "search_room": search_room.most(outcome.used),
             "growth": [for_now.content(pace) for pace in outcome.paces], "world": outcome.world}
