@@ -42,7 +42,8 @@ def by_hand(nursed_run, tmp_path):
             assert code.count(old) == 1, old
             code = code.replace(old, new)
         (tmp_path / "by_hand.py").write_text(textwrap.dedent(code))
-        done = nursed_run("dry-run", "--gpu", gpu, "--allocator", "cenote", "--steps", STEPS, *options, "--json", "by_hand.json", "by_hand.py", *arguments)
+        done = nursed_run("dry-run", "--gpu", gpu, "--allocator", "cenote", "--steps", STEPS, *options, "--json", "by_hand.json", "by_hand.py",
+                          *arguments)
         found = json.loads((tmp_path / "by_hand.json").read_text())
         assert found["verdict"] == "fits", done.stdout
         return found["least_needed"]

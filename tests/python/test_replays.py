@@ -95,15 +95,17 @@ def test_the_allocator_that_the_script_would_have(run, tmp_path, variables, code
     assert verdict.NAMES.get(allocator, allocator) + " ---" in done.stdout
 
 
-@pytest.mark.parametrize("torch, ties", [("2.11.0+cu130", "address"), ("2.12.1", "piece"), ("2.13.0", "segment"), ("3.0", "segment"), ("x", "segment")])
+@pytest.mark.parametrize("torch, ties", [("2.11.0+cu130", "address"), ("2.12.1", "piece"), ("2.13.0", "segment"), ("3.0", "segment"),
+                                         ("x", "segment")])
 def test_which_of_equal_blocks(torch, ties):
     assert replays.ties(torch) == ties
 
 
 def run_of(**figures):
     row = {"live_peak": 1 << 30, "reserved_peak": 3 << 29, "others": 1 << 29, "capacity": 3 << 30, **figures}
-    return Outcome(3 << 30, "native", 1, 0, [{"pid": 1, "used_gpu": True, "devices": {"0": row}, "failures": [], "failures_count": 0, "torch": "2.15.0",
-                                             "error": None, "end": "exit", "steps": 1, "rank": None}], "", recording="/nowhere.record")
+    report = {"pid": 1, "used_gpu": True, "devices": {"0": row}, "failures": [], "failures_count": 0, "torch": "2.15.0", "error": None, "end": "exit",
+              "steps": 1, "rank": None, "growth": None}
+    return Outcome(3 << 30, "native", 1, 0, [report], "", recording="/nowhere.record")
 
 
 def test_a_recording_that_cannot_be_played():
@@ -115,4 +117,5 @@ def test_a_card_inside_the_range():
     """The upper end decides what to count on."""
     played = {"native": Replay(3 << 29, 5 << 28, 1 << 30, 5 << 29)}
     assert verdict.range_lines(run_of(), played, 2 << 30)[1:] == ["  do not count on less than 3.00 GiB"]
-    assert len(verdict.range_lines(run_of(), played, 3 << 30)) == 1 and verdict.range_lines(run_of(), {"native": Replay(3 << 29, 0, 3 << 29, 3 << 29)}, 1) == []
+    assert len(verdict.range_lines(run_of(), played, 3 << 30)) == 1
+    assert verdict.range_lines(run_of(), {"native": Replay(3 << 29, 0, 3 << 29, 3 << 29)}, 1) == []

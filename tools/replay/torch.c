@@ -541,9 +541,10 @@ static void play(const struct trace *trace, const struct replay_plan *plan, stru
 {
     uint32_t pools = trace->streams * 2;
     struct model m = {.capacity = plan->recorded ? UINT64_MAX / 2 : plan->capacity, .address = plan->falls ? ADDRESSES_APART : MIB,
-                      .expandable = expandable, .trims = plan->trims, .falls = plan->falls, .recorded = plan->recorded, .ties = plan->ties, .result = result, .lag = replay_lag(plan, trace),
-                      .prices = read_prices(plan->prices), .pools = calloc(pools, sizeof(*m.pools)),
-                      .blocks = calloc(trace->blocks + 1, sizeof(*m.blocks)), .used = calloc(trace->blocks + 1, sizeof(*m.used))};
+                      .expandable = expandable, .trims = plan->trims, .falls = plan->falls, .recorded = plan->recorded, .ties = plan->ties,
+                      .result = result, .lag = replay_lag(plan, trace), .prices = read_prices(plan->prices),
+                      .pools = calloc(pools, sizeof(*m.pools)), .blocks = calloc(trace->blocks + 1, sizeof(*m.blocks)),
+                      .used = calloc(trace->blocks + 1, sizeof(*m.used))};
     memset(result, 0, sizeof(*result));
     m.pending_end = &m.pending;
     m.no_memory = !m.pools || !m.blocks || !m.used;

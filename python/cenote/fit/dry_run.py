@@ -122,8 +122,8 @@ def make_parser() -> command_line.Parser:
     parser.add_argument("--steps", metavar="N", type=steps, default=STEPS,
                         help=f"end each process after N steps of its optimizer (default {STEPS}); 0: run to the end")
     parser.add_argument("--allocator", metavar="NAME", type=command_line.allocator,
-                        help="PyTorch's allocator: " + ", ".join(environment.ALLOCATORS) + " (default: what the environment chooses, as the script would "
-                        "have it; with nothing set native, PyTorch's own)")
+                        help="PyTorch's allocator: " + ", ".join(environment.ALLOCATORS) + " (default: what the environment chooses, as the "
+                        "script would have it; with nothing set native, PyTorch's own)")
     parser.add_argument("--allocators", action="store_true", help="run under " + ", ".join(COMPARED) + ", and compare")
     parser.add_argument("--timeout", metavar="SECONDS", type=seconds, help="end the script if it still runs after so long; no verdict then")
     parser.add_argument("--unknown", metavar="NAME", choices=UNKNOWN_VALUES, default="typical",

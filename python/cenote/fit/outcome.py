@@ -1,7 +1,7 @@
 """One run of `cenote dry-run`, as its processes reported it (inside/fit_report.py), and what it shows. Reads; runs nothing.
 
-Its verdict is one of five: "fits"; "grows": it fits for now, and memory grows from step to step (for_now.py); "caught": memory ran out, and the program
-caught the error and went on; "fits not"; "unknown": the program used no GPU, or failed for another reason.
+Its verdict is one of five: "fits"; "grows": it fits for now, and memory grows from step to step (for_now.py); "caught": memory ran out, and the
+program caught the error and went on; "fits not"; "unknown": the program used no GPU, or failed for another reason.
 """
 from typing import Any, NamedTuple, Optional
 

@@ -50,8 +50,9 @@ def ties(torch: str) -> str:
 def play(path: str, *options: str) -> Optional[list[dict[str, Any]]]:
     """A row for each allocator; None: it cannot be played."""
     try:
-        done = subprocess.run([places.replay_program(), "--json", "--trims", "--capacity", quantity.write_size(command_line.MOST_CAPACITY), *options, path],
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=PATIENCE, check=False)
+        largest = quantity.write_size(command_line.MOST_CAPACITY)
+        done = subprocess.run([places.replay_program(), "--json", "--trims", "--capacity", largest, *options, path], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, timeout=PATIENCE, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return [json.loads(line) for line in done.stdout.splitlines()] if not done.returncode else None

@@ -135,7 +135,8 @@ def proof_lines(found: Found) -> list[str]:
 
 def text(found: Found) -> str:
     name, values = found.search.name, found.search.values
-    lines = ["", f"--- cenote dry-run --search {range_text(found.search)}: GPU of {found.card}, {verdict.NAMES.get(found.allocator, found.allocator)} ---"]
+    under = verdict.NAMES.get(found.allocator, found.allocator)
+    lines = ["", f"--- cenote dry-run --search {range_text(found.search)}: GPU of {found.card}, {under} ---"]
     if found.failed is not None:
         outcome = found.tried[found.failed]
         lines += [f"no verdict at {name}={found.failed}: {verdict.why_unknown(outcome)}", *verdict.last_words(outcome)]
