@@ -71,6 +71,7 @@ SHARDED = """import os
     fully_shard(model)"""
 EDITS = {  # of EXAMPLE: what is replaced, and by what
     "checkpointing": [("x = layer(x)", "x = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)")],
+    "offload": [(CALL, 'with torch.autograd.graph.save_on_cpu(pin_memory=True):\n            output = model(x.cuda())')],
     "autocast": [(CALL, 'with torch.autocast("cuda", torch.bfloat16):\n            output = model(x.cuda())')],
     "bfloat16": [(MODEL, "model = Net().to(torch.bfloat16).cuda()"), (CALL, "output = model(x.cuda().to(torch.bfloat16))")],
     "fused": [(OPTIMIZER, "optimizer = torch.optim.AdamW(model.parameters(), fused=True)")],
@@ -97,8 +98,11 @@ def compare(rows, by_hand, options=()):
 
 
 def test_rows_are_true(advised, by_hand):
-    done, rows, found = advised(EXAMPLE.read_text(), *FEW, only="checkpointing,autocast,bfloat16,fused,8bit,in-backward,freed-gradients", gpu="80GiB")
-    assert done.returncode == 0 and len(rows) == 7, done.stderr
+    only = "checkpointing,offload,autocast,bfloat16,fused,8bit,in-backward,freed-gradients"
+    done, rows, found = advised(EXAMPLE.read_text(), *FEW, only=only, gpu="80GiB")
+    assert done.returncode == 0 and len(rows) == 8, done.stderr
+    assert re.match(r"cenote dry-run: advice: 8 changes to try, which take up to \d+ (s|min) or so\n", done.stderr)
+    assert re.findall(r"\((\d) of 8, about \d+ (?:s|min) left\)\n", done.stderr) == list("1234567")
     check_kinds(rows, found["processes"][0]["devices"]["0"], found["advice"]["as_it_is"])
     compare(rows, by_hand)
 
@@ -281,7 +285,7 @@ def test_what_has_nothing_to_change_is_left_out(advised):
     assert done.returncode == 0 and rows == {}, done.stderr
     left_out = found["advice"]["left_out"]
     assert left_out["checkpointing"] == "no model was called in training" and left_out["autocast to bfloat16"] == "the model has no float32 weights"
-    assert left_out["step in backward"] == "no optimizer stepped" and len(left_out) == 10
+    assert left_out["step in backward"] == "no optimizer stepped" and len(left_out) == 11
     assert left_out["half the batch"].startswith("argparse read no such argument, and no DataLoader of PyTorch")
     assert "none of the remedies" in done.stdout and "not tried: checkpointing: no model was called in training" in done.stdout
 
@@ -374,7 +378,7 @@ def test_a_batch_that_is_an_argument(advised, by_hand, gpu, fits, least, most):
                      done.stdout.rstrip()), done.stdout
 
 
-@pytest.mark.parametrize("text, why", [("zero", "is no remedy; there are checkpointing, autocast"), ("8bit=2", "takes no number"),
+@pytest.mark.parametrize("text, why", [("zero", "is no remedy; there are checkpointing, offload"), ("8bit=2", "takes no number"),
                                        ("fsdp=1", "is not fsdp=K for K GPUs"), ("fsdp=", "is not fsdp=K"), ("", "is no remedy")])
 def test_a_mistake_is_a_line(run, text, why):
     done = run("dry-run", "--gpu", "1GiB", f"--advise={text}", "train.py")

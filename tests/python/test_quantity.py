@@ -35,3 +35,8 @@ def test_a_count_is_digits(text):
 @pytest.mark.parametrize("size", [0, 1, 1023, 1 << 20, 80 * GIB, 80 * 10**9, (1 << 40) + 1, 1 << 40])
 def test_what_is_written_reads_the_same(size):
     assert quantity.read_size(quantity.write_size(size)) == size
+
+
+@pytest.mark.parametrize("seconds, text", [(0.4, "0 s"), (99.4, "99 s"), (100, "2 min"), (3600, "60 min")])
+def test_durations(seconds, text):
+    assert quantity.duration(seconds) == text

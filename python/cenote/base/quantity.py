@@ -28,6 +28,11 @@ def readable(size: int) -> str:
     return f"{size / GIB:.2f} GiB" if size >= GIB else f"{size / MIB:.1f} MiB" if size >= MIB else f"{size} bytes"
 
 
+def duration(seconds: float) -> str:
+    """For people, without more digits than an estimate has: 40 s, 3 min."""
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
 def read_count(text: str) -> int:
     if not COUNT.fullmatch(text):
         raise ValueError(text)

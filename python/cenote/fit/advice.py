@@ -10,8 +10,10 @@ finds it. rows.py writes the table.
 import re
 import shlex
 import sys
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Sequence
 
+from cenote.base import quantity
 from cenote.base.quantity import readable as size
 from cenote.fit import number, observed, search, verdict
 from cenote.fit.next_value import Hunt
@@ -103,6 +105,7 @@ class Trials:
     def __init__(self, stage: "Stage", program: Sequence[str], answer: Answer) -> None:
         self.stage, self.program, self.answer = stage, program, answer
         self.card, self.allocator = stage.options.sim, stage.options.allocator
+        self.began, self.done, self.planned = time.monotonic(), 0, 0  # rows of one remedy each
         self.as_it_is = next((one for one in (answer.outcome, answer.largest) if one is not None and one.fits), None)
 
     def play(self, capacity: int, changes: Sequence[Change]) -> Outcome:
@@ -122,8 +125,26 @@ class Trials:
         title = changes[0].title if len(changes) == 1 else " + ".join(change.remedy.title for change in changes)
         row = Row(changes, title, told, on_card)
         words = verdict.WORDS[row.verdict] if row.verdict != "unknown" else verdict.why_unknown(told)
-        print(f"cenote dry-run: {title}: {words}{f', {size(row.needs)}' if row.needs is not None else ''}", file=sys.stderr, flush=True)
+        self.done += 1
+        needs = f", {size(row.needs)}" if row.needs is not None else ""
+        print(f"cenote dry-run: {title}: {words}{needs}{self.progress()}", file=sys.stderr, flush=True)
         return row
+
+    # --- how long it takes
+
+    def announce(self, planned: int) -> None:
+        """A remedy on a card that is too small takes two runs, unless it needs more than the card has."""
+        self.planned = planned
+        runs = planned * (2 if self.as_it_is is not None and self.as_it_is.capacity != self.card else 1)
+        print(f"cenote dry-run: advice: {planned} changes to try, which take up to {quantity.duration(runs * self.stage.seconds)} or so",
+              file=sys.stderr, flush=True)
+
+    def progress(self) -> str:
+        left = self.planned - self.done
+        if left <= 0:
+            return ""
+        each = (time.monotonic() - self.began) / self.done
+        return f" ({self.done} of {self.planned}, about {quantity.duration(left * each)} left)"
 
     # --- several remedies
 
@@ -227,14 +248,17 @@ def ask(stage: "Stage", answer: Answer, program: Sequence[str], wanted: dict[str
     found = observed.remedies(trials.as_it_is)
     chosen = [remedy for remedy in table.ALL if remedy.name in found and (not wanted or remedy.name in wanted)]
     chosen = [remedy for remedy in chosen if not any(other.name == remedy.unless and not found[other.name]["why_not"] for other in chosen)]
-    rows: list[Row] = []
+    to_try: list[Change] = []
     why_not: dict[str, list[str]] = {}
     for remedy in chosen:
         report = found[remedy.name]
         if report["why_not"]:
             why_not.setdefault(remedy.title, []).append(report["why_not"])
         else:
-            rows += [trials.row(change) for change in changes(remedy, report, wanted.get(remedy.name, 0))]
+            to_try += changes(remedy, report, wanted.get(remedy.name, 0))
+    if to_try:
+        trials.announce(len(to_try))
+    rows = [trials.row(change) for change in to_try]
     tried = {row.changes[0].remedy.title for row in rows}  # two remedies with one title are two ways to one end
     left_out = {title: ", and ".join(why) for title, why in why_not.items() if title not in tried}
     rows += trials.combined(rows)

@@ -162,6 +162,7 @@ class Stage:
         self.preload = run.preload_library()
         self.prices = environment.prices(options.prices, self.preload)
         self.runs = self.copied = self.most_steps = 0
+        self.seconds = 0.0  # of the last run
         kernel.adopt()
         self.guard = Guard(options.writes, options.unprotected, os.environ, keeper.folder)
         self.refused: list[str] = []
@@ -240,8 +241,10 @@ class Stage:
             variables = {**variables, environment.DRY_RUN: folder}
             self.guard.begin(variables)
             others = processes.children(os.getpid())  # than those of this run, the keeper among them
+            began = time.monotonic()
             child = start(variables, None if is_shown else output)
             status, stopped = execute(child, folder, self.options.timeout, others)
+            self.seconds = time.monotonic() - began
             leaves_copy = self.runs == 1 and self.copies is not None and self.copies.has_one()
             if leaves_copy and self.copies is not None and self.copies.pid is not None:
                 others.append(self.copies.pid)

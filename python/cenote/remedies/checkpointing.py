@@ -1,4 +1,5 @@
-"""Activation checkpointing: of each repeated block only its inputs are kept, and backward computes the rest again."""
+"""Fewer activations on the GPU. Checkpointing: of each repeated block only its inputs are kept, and backward computes the rest again. Offloading:
+what forward keeps for backward lies in the host's memory meanwhile."""
 import functools
 import weakref
 from typing import Any, Callable, Iterator
@@ -60,6 +61,41 @@ class Checkpointing(Remedy):
         def checkpointed(module: Any, *args: Any, **kwargs: Any) -> Any:
             return self.torch.utils.checkpoint.checkpoint(functools.partial(call, module, **kwargs), *args, use_reentrant=False)
         return checkpointed
+
+
+class OnHost(Remedy):
+    """torch.autograd.graph.save_on_cpu(pin_memory=True), without the copies: the host's memory need not have room for them here."""
+
+    name = "offload"
+    title = "activations in the host's memory"
+    nothing_seen = "no model was called in training"
+    not_with = ("checkpointing", "fsdp")
+    lines = {"": "with torch.autograd.graph.save_on_cpu(pin_memory=True): output = model(x)"}
+
+    def is_called(self, model: Any, is_training: bool) -> None:
+        if is_compiled(model):
+            self.refuse("the model is compiled, and torch.compile chooses what is kept")
+        elif is_training:
+            self.found()
+
+    def around(self, call: Callable[..., Any], module: Any, is_model: bool) -> Callable[..., Any]:
+        if not is_model or not module.training or not self.torch.is_grad_enabled():
+            return call
+
+        def offloaded(*args: Any, **kwargs: Any) -> Any:
+            with self.torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack):
+                return call(*args, **kwargs)
+        return offloaded
+
+    def pack(self, tensor: Any) -> Any:
+        if not tensor.is_cuda:
+            return tensor
+        if not tensor.is_contiguous():
+            tensor.contiguous()  # as a copy to the host does
+        return tensor.size(), tensor.dtype, tensor.device
+
+    def unpack(self, packed: Any) -> Any:
+        return self.torch.empty(packed[0], dtype=packed[1], device=packed[2]) if isinstance(packed, tuple) else packed
 
 
 def is_compiled(model: Any) -> bool:
