@@ -39,12 +39,22 @@ static void close_if_empty(struct slabs *s, uint32_t slab)
         arena_close_slab((struct arena *)(void *)((char *)s - offsetof(struct arena, slabs)), slab);
 }
 
+/* The page was named with another word than CENOTE_CONSTANT, whether it sleeps then, or did already, or stays. */
+static void end_constant(struct sleepers *s, uint32_t page, enum lies lies)
+{
+    bool is_named = lies == LIES_NAMED || lies == LIES_MIXED || (lies == LIES_NOTHING && !s->names);
+    if (is_named && s->what.contents != CENOTE_CONSTANT)
+        pages_forget_constant(&s->pool->store.pages, page);
+}
+
 /* The page dozes, unless something bars that. Pages that are known elsewhere stay: pinned ones, and exported ones. */
 static bool may_sleep(struct sleepers *s, const struct region *r, uint32_t slot)
 {
     struct pages *pages = &s->pool->store.pages;
     uint32_t page = r->page[slot];
     struct page *p = page_of(pages, page);
+    if (p->copy && is_needed(r, p, slot))
+        end_constant(s, page, lies_there(s, page, (struct slot_ref){r->number, slot}));
     if (p->leaving || bit_is_set(r->transit, slot) || bit_is_set(r->broken, slot) || !is_needed(r, p, slot))
         return false;
     last_freed_settle(s->pool);

@@ -1,0 +1,151 @@
+/*
+ * test_sleep_beside.c: memory that sleeps, and what happens beside it: blocks that are freed and given again, other threads that act while a call
+ * waits, other pools of the device.
+ */
+#include <cenote/share.h>
+
+#include "tests/api/sleeps.h"
+#include "tests/api/whims.h"
+
+/* ---------------------------------------------------------------------------------------------------------- what is kept */
+
+/* A block under 1 MiB comes back, whatever it was rounded up to: to 512 bytes, or to the pages of a group of whole ones. */
+CASE(small_blocks_are_small_by_what_was_asked_for)
+{
+    struct scene scene;
+    struct held held[2];
+    cenote_group *group;
+    cenote_sleep slept;
+    void *block;
+    scene_open(&scene, CARD);
+    DONE(cenote_group_create(scene.pool, "whole", CENOTE_GROUP_WHOLE, NULL, &group));
+    DONE(cenote_group_alloc(group, 300 * KIB, 1, scene.stream[A], &block));
+    held[0] = held_of(block, 300 * KIB, scene.stream[A]);
+    REQUIRE(held_take(&held[1], scene.pool, MIB - 100, scene.stream[A]));
+    DONE(pause_of(scene.pool, NULL, CENOTE_DISCARD, &slept));
+    EXPECT_EQ(slept.discarded, 0);
+    DONE(resume_of(scene.pool, NULL, NULL));
+    for (int i = 0; i < 2; i++)
+        held_give(&held[i]);
+    DONE(cenote_group_destroy(group));
+    scene_close(&scene);
+}
+
+static void write_anew(struct held *held)
+{
+    held->pattern++;
+    held_launch(held, sim_launch_fill, held->stream);
+}
+
+/* A pause with another word ends what CENOTE_CONSTANT has promised, also of a page that stays awake: the program may write from then on. */
+CASE(another_word_ends_a_constant_copy_though_the_page_stays)
+{
+    struct scene scene;
+    struct held held;
+    cenote_sleep slept;
+    scene_open(&scene, CARD);
+    REQUIRE(held_take(&held, scene.pool, 4 * MIB, scene.stream[A]));
+    DONE(pause_of(scene.pool, NULL, CENOTE_CONSTANT, NULL));
+    DONE(resume_of(scene.pool, NULL, NULL));
+    DONE(cenote_pin(held.at, held.bytes));
+    DONE(pause_of(scene.pool, NULL, CENOTE_KEEP, &slept));
+    EXPECT_EQ(slept.awake, 4 * MIB);
+    DONE(cenote_unpin(held.at, held.bytes));
+    write_anew(&held);
+    DONE(pause_of(scene.pool, NULL, CENOTE_CONSTANT, &slept));
+    EXPECT_EQ(slept.kept, 4 * MIB);
+    DONE(resume_of(scene.pool, NULL, NULL));
+    held_give(&held);
+    scene_close(&scene);
+}
+
+/* The same of a page that sleeps already when the other word comes. */
+CASE(another_word_ends_a_constant_copy_of_a_page_that_sleeps)
+{
+    struct scene scene;
+    struct held held;
+    cenote_sleep slept;
+    scene_open(&scene, CARD);
+    REQUIRE(held_take(&held, scene.pool, 4 * MIB, scene.stream[A]));
+    DONE(pause_of(scene.pool, NULL, CENOTE_CONSTANT, NULL));
+    DONE(pause_of(scene.pool, NULL, CENOTE_KEEP, NULL));
+    DONE(resume_of(scene.pool, NULL, NULL));
+    held_expect(&held, scene.stream[A]);
+    write_anew(&held);
+    DONE(pause_of(scene.pool, NULL, CENOTE_CONSTANT, &slept));
+    EXPECT_EQ(slept.kept, 4 * MIB);
+    DONE(resume_of(scene.pool, NULL, NULL));
+    held_give(&held);
+    scene_close(&scene);
+}
+
+/* ------------------------------------------------------------------------------------------- other threads, while a call waits */
+
+static const struct driver *below;
+static void (*meanwhile)(void); /* what another thread does while the next copy is waited for; NULL: nothing */
+
+static void *act(void *what)
+{
+    ((void (*)(void))what)();
+    return NULL;
+}
+
+static CUresult wait_and_act(CUstream stream)
+{
+    void (*what)(void) = meanwhile;
+    pthread_t thread;
+    meanwhile = NULL;
+    if (what) {
+        DONE(pthread_create(&thread, NULL, act, (void *)what));
+        DONE(pthread_join(thread, NULL));
+    }
+    return below->cuStreamSynchronize(stream);
+}
+
+static const struct driver *with_acts(const struct driver *driver)
+{
+    static struct driver table;
+    below = driver_fault_over(driver);
+    table = *below;
+    table.cuStreamSynchronize = wait_and_act;
+    return &table;
+}
+
+/* Once the driver is loaded: from now on another thread does that, once, while the next copy is waited for. */
+static void at_the_next_copy(void (*what)(void))
+{
+    fault_arm("cuInit", 1, CUDA_SUCCESS, false); /* puts its own layer in place, the first time */
+    fault_disarm();
+    if (!below)
+        driver_interpose(with_acts);
+    meanwhile = what;
+}
+
+static struct held at_hand;
+static int answer;
+
+static void export_it(void)
+{
+    cenote_share share;
+    answer = cenote_export(at_hand.at, &share);
+}
+
+/* A page that is about to sleep has nothing to show to another process, which would map what the driver has then. */
+CASE(no_export_while_a_pause_is_under_way)
+{
+    struct scene scene;
+    cenote_sleep slept;
+    scene_open(&scene, CARD);
+    REQUIRE(held_take(&at_hand, scene.pool, 4 * MIB, scene.stream[A]));
+    at_the_next_copy(export_it);
+    answer = -1;
+    DONE(pause_of(scene.pool, NULL, CENOTE_KEEP, &slept));
+    EXPECT(!meanwhile);
+    EXPECT_EQ(answer, CENOTE_BUSY);
+    EXPECT_EQ(slept.pages, 4 * MIB);
+    DONE(resume_of(scene.pool, NULL, NULL));
+    held_give(&at_hand);
+    scene_close(&scene);
+}
+
+SCENES_MAIN("sleep_beside")
