@@ -481,7 +481,7 @@ int cenote_pool_destroy(cenote_pool *pool)
     tick waited;
     if (!device_lives(pool->config.device, pool->config.generation) && !check_unused(pool, &waited))
         end_blocks(pool);
-    if (!peer_fences_wait(&pool->clock)) {
+    if (!peer_fences_wait(&pool->clock, false)) {
         atomic_store(&pool->life.ending, false);
         return error_set(
             CENOTE_BUSY, 0,

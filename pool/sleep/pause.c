@@ -93,7 +93,7 @@ static void stay(struct sleepers *s, struct sleeper *l)
 static int wait_until_done(cenote_pool *pool)
 {
     bool all;
-    CUresult result = wait_for_device(pool, &all);
+    CUresult result = wait_for_device(pool, true, &all);
     if (result)
         return pool_driver_error(pool, result, "waiting for the device, before memory goes to sleep");
     pending_poll(pool);

@@ -222,6 +222,22 @@ static void publish(struct sleepers *s, bool wakes)
             copy_drop(s->list[i].copy);
 }
 
+/* While the thread waited another device was granted access, which passed over pages that were waking. */
+static CUresult grant_again(struct sleepers *s)
+{
+    cenote_pool *pool = s->pool;
+    CUresult result = CUDA_SUCCESS;
+    for (uint32_t i = 0; i < s->count; i++) {
+        struct slot_ref at = page_of(&pool->store.pages, s->list[i].page)->home;
+        for (; at.region && !result; at = region_of(&pool->store.pages, at.region)->next_alias[at.slot]) {
+            struct region *r = region_of(&pool->store.pages, at.region);
+            result = region_grant(pool->config.device, r, at.slot, at.slot + region_span(r, at.slot), pool->access.list,
+                                  pool->access.count);
+        }
+    }
+    return result;
+}
+
 /* LOCKING: the turn. */
 static CUresult bring_back(struct sleepers *s)
 {
@@ -233,9 +249,11 @@ static CUresult bring_back(struct sleepers *s)
     }
     if (!result && pool_is_capturing(pool)) /* begun in a wait: what is mapped now could not be undone (rule 5) */
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    uint64_t grants = pool->access.grants;
     for (uint32_t i = 0; i < s->count && !result; i++)
         result = map(pool, &s->list[i]);
-    return result ? result : fill(s);
+    result = result ? result : fill(s);
+    return !result && pool->access.grants != grants ? grant_again(s) : result;
 }
 
 /* LOCKING: the turn. */
