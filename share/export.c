@@ -69,13 +69,13 @@ static bool segment_may_be_shared(const cenote_pool *pool, const struct arena *a
     return provider_is_plain(pool, a) && pool->config.device->driver->cuIpcGetMemHandle;
 }
 
-/* A page under the block sleeps: there is nothing that another process could map. LOCKING: the pool's lock. */
+/* A page under the block sleeps, is about to, or is waking: there is nothing that another process could map. LOCKING: the pool's lock. */
 static bool sleeps(const cenote_pool *pool, const struct block_ref *w)
 {
     struct slots under = slots_under(w->region, w->start, w->size);
     bool sleeps = false;
     for (uint32_t slot = under.from; slot < under.to && !sleeps; slot += region_span(w->region, slot))
-        sleeps = page_of(&pool->store.pages, w->region->page[slot])->wakefulness;
+        sleeps = page_of(&pool->store.pages, w->region->page[slot])->leaving; /* under a live block it leaves for no other reason */
     return sleeps;
 }
 
@@ -122,7 +122,7 @@ int cenote_export(void *address, cenote_share *share)
         return error_set(error, 0, "the memory at %p cannot be shared: the driver says that its memory has handles for other processes, and "
                          "refuses to make it so (`cenote doctor`)", address);
     if (error == CENOTE_BUSY)
-        return error_set(error, 0, "the block at %p sleeps: cenote_pool_resume comes first", address);
+        return error_set(error, 0, "the block at %p sleeps, or is about to: cenote_pool_resume comes first", address);
     if (error)
         return error_set(error, 0, error == CENOTE_NOT_OURS ? "the block at %p was freed meanwhile" :
                          error == CENOTE_OUT_OF_HOST_MEMORY ? "no host memory to note the export of %p" :

@@ -101,7 +101,7 @@ void lane_forget_key(struct clock *c, struct lane *lane);
 CUresult lane_ends_record(struct clock *c, uint32_t lane, CUstream stream);
 
 /* --- peer_fences.c, peer_uses.c */
-bool peer_fences_wait(struct clock *c);
+bool peer_fences_wait(struct clock *c, bool live);
 bool peer_fences_have_context(const struct device *other);
 bool peer_fences_know(const struct clock *c, const struct device *other);
 void peer_fences_begin(struct clock *c, struct device *other);

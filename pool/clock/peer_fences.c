@@ -121,16 +121,19 @@ static bool is_done(struct clock *c, int ordinal)
     return c->grants.fence[ordinal].done >= freed;
 }
 
-/* Waits for each granted device as a whole. False: one cannot be waited for now. LOCKING: none held, not inside. */
-bool peer_fences_wait(struct clock *c)
+/*
+ * Waits for each granted device as a whole, with what it was given for `live` blocks, or if something was freed. False:
+ * one cannot be waited for now. LOCKING: none held, not inside.
+ */
+bool peer_fences_wait(struct clock *c, bool live)
 {
     bool waited = true;
     for (uint64_t devices = asked_devices(c); devices && waited; devices &= devices - 1) {
         int ordinal = __builtin_ctzll(devices);
         uint64_t generation;
         struct device *other = granted(c, ordinal, &generation);
-        waited = is_done(c, ordinal) || !peer_fences_have_context(other) || peer_uses_wait_for(other, generation) ||
-                 !device_is(other, generation);
+        waited = (!live && is_done(c, ordinal)) || !peer_fences_have_context(other) ||
+                 peer_uses_wait_for(other, generation) || !device_is(other, generation);
     }
     return waited;
 }

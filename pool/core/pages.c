@@ -515,6 +515,16 @@ void pages_wake(struct pages *s, uint32_t page, bool wakes)
         pages_forget_asleep(s, page);
 }
 
+/* The program may write there once the page is awake: the next sleep copies it anew. */
+void pages_forget_constant(struct pages *s, uint32_t page)
+{
+    struct page *p = page_of(s, page);
+    if (p->wakefulness == AWAKE)
+        drop_copy(s, p);
+    else if (p->copy)
+        p->copy->is_constant = false;
+}
+
 /* It leaves the slots that are of no use; one that the driver would not unmap keeps it. */
 static void leave_slots(struct pages *s, struct page *p)
 {

@@ -161,6 +161,7 @@ void     pages_sleep(struct pages *s, uint32_t page, struct sleep_copy *copy);
 void     pages_stir(struct pages *s, uint32_t page);
 void     pages_wake(struct pages *s, uint32_t page, bool wakes);
 void     pages_forget_asleep(struct pages *s, uint32_t page);
+void     pages_forget_constant(struct pages *s, uint32_t page);
 
 bool     pages_add_region(struct pages *s, struct region *r);
 void     pages_remove_region(struct pages *s, struct region *r);

@@ -10,6 +10,7 @@
 struct access {
     CUmemAccessDesc list[DEVICES_MAX]; /* the own device first */
     uint32_t       count;
+    uint64_t       grants;          /* to what was mapped: what is being mapped then has to be given it, too */
     uint64_t       contexts;        /* of those, whose contexts see memory of cuMemAlloc */
 };
 

@@ -71,6 +71,7 @@ static CUresult grant_vmm(cenote_pool *pool, CUmemAccessDesc who)
 {
     uint64_t runs, undone;
     CUresult result = open_mappings(pool, &who, UINT64_MAX, &runs);
+    pool->access.grants += !result;
     if (is_listed(pool, who.location.id))
         return result;
     if (!result) {

@@ -46,11 +46,11 @@ bool wait_came(cenote_pool *pool, struct sight *seen)
 }
 
 /*
- * Until all is done that the device, and those with access, have been given by now. *all: that is so. Otherwise a
- * capture has begun, or a stream that must not be touched may still use what was freed. LOCKING: the turn, let go of
- * meanwhile.
+ * Until all is done that the device, and those with access, have been given by now: for what was freed, or for `live`
+ * blocks, too. *all: that is so, but for streams that must not be touched. Otherwise a capture has begun. LOCKING: the
+ * turn, let go of meanwhile.
  */
-CUresult wait_for_device(cenote_pool *pool, bool *all)
+CUresult wait_for_device(cenote_pool *pool, bool live, bool *all)
 {
     lock_take(&pool->lock);
     tick now = pool->clock.fences.now;
@@ -60,14 +60,14 @@ CUresult wait_for_device(cenote_pool *pool, bool *all)
     bool granted = !result && pool->clock.grants.devices, waited = true;
     if (granted) {
         turn_leave(pool);
-        waited = peer_fences_wait(&pool->clock);
+        waited = peer_fences_wait(&pool->clock, live);
         result = turn_resume(pool);
     }
     lock_take(&pool->lock);
     if (!result && waited && whole)
         events_all_done(&pool->clock, now);
-    *all = !result && waited && (whole || lanes_are_done(&pool->clock, now));
     lock_give(&pool->lock);
+    *all = !result && waited;
     return result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result; /* a capture has begun */
 }
 
@@ -124,7 +124,7 @@ bool wait_for_rest(cenote_pool *pool, enum awaited awaited, uint32_t looks, CUre
     if (awaited == AWAIT_EVENTS)
         nap(pool, looks);
     if (awaited == AWAIT_CONTEXT)
-        *result = wait_for_device(pool, &all);
+        *result = wait_for_device(pool, false, &all);
     if (awaited == AWAIT_PEER) {
         turn_leave(pool);
         waited = peer_uses_wait(&pool->clock);

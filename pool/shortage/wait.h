@@ -16,6 +16,6 @@ bool wait_for_rest(cenote_pool *pool, enum awaited awaited, uint32_t looks, CUre
 void wait_count(cenote_pool *pool, uint32_t looks);
 bool wait_for_progress(cenote_pool *pool, tick limit, CUresult *result);
 CUresult wait_for_all(cenote_pool *pool);
-CUresult wait_for_device(cenote_pool *pool, bool *all);
+CUresult wait_for_device(cenote_pool *pool, bool live, bool *all);
 
 #endif

@@ -27,10 +27,11 @@ static const char *contents_of(const struct sleep_copy *copy) { return (const ch
 
 /* --------------------------------------------------------------------------------------------------------- the runs */
 
+/* A block is small by what was asked for: it may have got much more. Slabs are of small blocks alone. */
 static bool is_kept(const struct sleepers *s, const struct block *b)
 {
     if (s->what.contents == CENOTE_DISCARD)
-        return b->size < SMALL;
+        return b->state == BLOCK_SLAB || b->requested < SMALL;
     return s->what.contents != CENOTE_DISCARD_ALL;
 }
 

@@ -17,16 +17,16 @@
 #include "pool/life/pool.h"
 #include "pool/life/turn.h"
 
-/* What the driver keeps pinned, or may still write to, is not used again. */
+/* The pool ends, and the courier is back. A context that has ended took its stream with it, and what it had pinned. */
 void courier_close(cenote_pool *pool)
 {
     struct courier *c = &pool->courier;
     const struct driver *t = pool->config.device->driver;
     uint64_t bytes = STAGES * c->stage_bytes;
-    bool is_quiet = !c->is_out || !t->cuStreamSynchronize(c->stream);
-    if (c->stream && t->cuStreamDestroy(c->stream))
+    bool is_over = pool_is_over(pool);
+    if (c->stream && !is_over && t->cuStreamDestroy(c->stream))
         t->cuStreamDestroy(c->stream); /* it would be lost: a refusal is asked for once more */
-    if (c->staging && is_quiet && (!t->cuMemHostUnregister(c->staging) || !t->cuMemHostUnregister(c->staging)))
+    if (c->staging && (is_over || !t->cuMemHostUnregister(c->staging) || !t->cuMemHostUnregister(c->staging)))
         memory_unmap(c->staging, bytes);
     *c = (struct courier){0};
 }
@@ -81,6 +81,13 @@ CUresult courier_bring(cenote_pool *pool, uint64_t to, const char *from, uint64_
 {
     pool->courier.is_out = true;
     return pool->config.device->driver->cuMemcpyHtoDAsync(to, from, bytes, pool->courier.stream);
+}
+
+/* Before the pool ends: pages that the device may copy to or from do not go before. LOCKING: as courier_wait. */
+int courier_come_back(cenote_pool *pool)
+{
+    CUresult result = pool->courier.is_out && !pool_is_over(pool) ? courier_wait(pool) : CUDA_SUCCESS;
+    return result ? pool_driver_error(pool, result, "waiting for copies of memory that sleeps") : CENOTE_OK;
 }
 
 /* All that was begun is done. LOCKING: the turn, let go of meanwhile. */

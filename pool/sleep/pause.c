@@ -39,12 +39,22 @@ static void close_if_empty(struct slabs *s, uint32_t slab)
         arena_close_slab((struct arena *)(void *)((char *)s - offsetof(struct arena, slabs)), slab);
 }
 
+/* The page was named with another word than CENOTE_CONSTANT, whether it sleeps then, or did already, or stays. */
+static void end_constant(struct sleepers *s, uint32_t page, enum lies lies)
+{
+    bool is_named = lies == LIES_NAMED || lies == LIES_MIXED || (lies == LIES_NOTHING && !s->names);
+    if (is_named && s->what.contents != CENOTE_CONSTANT)
+        pages_forget_constant(&s->pool->store.pages, page);
+}
+
 /* The page dozes, unless something bars that. Pages that are known elsewhere stay: pinned ones, and exported ones. */
 static bool may_sleep(struct sleepers *s, const struct region *r, uint32_t slot)
 {
     struct pages *pages = &s->pool->store.pages;
     uint32_t page = r->page[slot];
     struct page *p = page_of(pages, page);
+    if (p->copy && is_needed(r, p, slot))
+        end_constant(s, page, lies_there(s, page, (struct slot_ref){r->number, slot}));
     if (p->leaving || bit_is_set(r->transit, slot) || bit_is_set(r->broken, slot) || !is_needed(r, p, slot))
         return false;
     last_freed_settle(s->pool);
@@ -83,16 +93,45 @@ static void stay(struct sleepers *s, struct sleeper *l)
 static int wait_until_done(cenote_pool *pool)
 {
     bool all;
-    CUresult result = wait_for_device(pool, &all);
+    CUresult result = wait_for_device(pool, true, &all);
+    if (!result)
+        result = wait_for_all(pool); /* and asks which streams are done, where none of that was whole */
     if (result)
         return pool_driver_error(pool, result, "waiting for the device, before memory goes to sleep");
     pending_poll(pool);
     if (pool_is_capturing(pool))
         return error_set(CENOTE_CAPTURE, 0, "a capture has begun: what was to go to sleep is awake");
     return all ? CENOTE_OK :
-                  error_set(CENOTE_BUSY, 0,
-                            "the device may still use what was freed, and cannot be waited for: a capture was open "
-                            "meanwhile, or streams that cenote must not touch have used it. Synchronize and try again");
+                  error_set(CENOTE_BUSY, 0, "the device, or one with access, cannot be waited for: a capture was open");
+}
+
+/* Is the device done with what was freed on the page? With announced:0 some streams cannot be waited for. */
+static bool is_done(cenote_pool *pool, const struct sleeper *l)
+{
+    const struct fences *f = &pool->clock.fences;
+    const struct page *p = page_of(&pool->store.pages, l->page);
+    const struct region *r = region_of(&pool->store.pages, l->at.region);
+    struct under under = under_of(pool, l->page, l->at);
+    bool done = fence_has_passed(f, p->freed, p->arena) && fence_has_passed(f, r->freed[l->at.slot], r->arena);
+    for (const struct block *b; done && (b = under_next(pool, &under));)
+        if (b->state == BLOCK_SLAB) /* of its items only the newest free of all is known */
+            done = fence_has_passed(f, arena_of(pool, r->arena)->last_return_tick, r->arena);
+    return done;
+}
+
+static void leave_out(struct sleepers *s)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < s->count; i++) {
+        lock_take(&s->pool->lock);
+        bool done = is_done(s->pool, &s->list[i]);
+        lock_give(&s->pool->lock);
+        if (done)
+            s->list[count++] = s->list[i];
+        else
+            stay(s, &s->list[i]);
+    }
+    s->count = count;
 }
 
 /* ------------------------------------------------------------------------------------------------------------ leave */
@@ -231,6 +270,8 @@ static int go(struct sleepers *s)
     error = error ? error : sleepers_gather(s, may_sleep);
     if (!error && s->count)
         error = wait_until_done(pool);
+    if (!error)
+        leave_out(s);
     error = error ? error : put_to_sleep(s);
     for (uint32_t i = 0; i < s->count; i++)
         if (s->list[i].page)
