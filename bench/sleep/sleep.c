@@ -3,9 +3,9 @@
  *
  *     bench-sleep [--check] [--kept GIB]
  *
- * Without contents 60 GiB in blocks of 1 GiB go from a card of 80 GiB and come back. With contents so many GiB do (default 4), beside the bare copy of
- * as many bytes from and to pinned memory. The host needs memory for that many, because it is not the device that writes the copies; what the host
- * itself takes for that is not on the clock of the device, and is told apart.
+ * Without contents 60 GiB in blocks of 1 GiB go from a card of 80 GiB and come back. With contents so many GiB do (default 4), beside the bare copy
+ * of as many bytes from and to pinned memory. The host needs memory for that many. What the host itself takes is not on the clock of the device, and
+ * is told apart.
  * --check: fails if that takes longer than the gates below.
  */
 #include <cenote/sleep.h>
