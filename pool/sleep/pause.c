@@ -94,8 +94,8 @@ static int wait_until_done(cenote_pool *pool)
 {
     bool all;
     CUresult result = wait_for_device(pool, true, &all);
-    if (!result)
-        result = wait_for_all(pool); /* and asks which streams are done, where none of that was whole */
+    if (!result && !touch_captures_are_announced())
+        result = wait_for_all(pool); /* which asks the streams that may be touched: the context was not waited for */
     if (result)
         return pool_driver_error(pool, result, "waiting for the device, before memory goes to sleep");
     pending_poll(pool);
