@@ -20,8 +20,8 @@ inline std::string last_words(int provider)
                end;
     const char *now = provider == CENOTE_GUARD ? "CENOTE_CONF=provider:guard gives each block pages of its own; provider:vmm takes less, and "
                                                : "cenote has segments here, which do not move. CENOTE_CONF=provider:vmm, where the GPU allows it, ";
-    return std::string("\n") + now + "moves what is unallocated to where it is needed. PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True has no effect." +
-           end;
+    return std::string("\n") + now + "moves what is unallocated to where it is needed. "
+           "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True has no effect." + end;
 }
 
 } // namespace cenote_torch
