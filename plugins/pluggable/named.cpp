@@ -5,6 +5,8 @@
  */
 #include "pluggable.h"
 
+#include <last_words.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cxxabi.h>
@@ -59,9 +61,21 @@ static void destroy(void *error)
     static_cast<std::exception *>(error)->~exception();
 }
 
-void fail(int error)
+/* cenote_message(); if the driver failed, as PyTorch's own messages begin. */
+static std::string message_of(int error)
 {
-    std::string words = cenote_message();
+    auto say = named<int (*)(int, const char **)>("libcuda.so.1", "cuGetErrorString");
+    const char *said = nullptr;
+    if ((error != CENOTE_DRIVER && error != CENOTE_DEVICE_LOST) || !say || say(cenote_driver_result(), &said) || !said)
+        return cenote_message();
+    return std::string("CUDA error: ") + said + ": " + cenote_message();
+}
+
+void fail(int error, cenote_pool *pool)
+{
+    std::string words = message_of(error);
+    if (error == CENOTE_OUT_OF_MEMORY && pool)
+        words += last_words(cenote_pool_provider(pool));
     Construct construct = constructor_of_errors();
     if ((error != CENOTE_OUT_OF_MEMORY && error != CENOTE_OUT_OF_ADDRESSES) || !construct)
         throw std::runtime_error(words);

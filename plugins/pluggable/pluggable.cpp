@@ -84,8 +84,11 @@ ENTRY void cenote_pluggable_init(int devices)
 ENTRY void *cenote_pluggable_alloc(size_t bytes, int device, cenote_stream stream)
 {
     void *block = nullptr;
+    cenote_pool *pool = pool_of(device);
     cenote_group *group = group_of(device, stream);
-    check(group ? cenote_group_alloc(group, bytes, 1, stream, &block) : cenote_alloc(pool_of(device), bytes, stream, &block));
+    int error = group ? cenote_group_alloc(group, bytes, 1, stream, &block) : cenote_alloc(pool, bytes, stream, &block);
+    if (error)
+        fail(error, pool);
     return block;
 }
 

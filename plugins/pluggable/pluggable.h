@@ -19,9 +19,9 @@ cenote_pool *pool_of(int device);
 cenote_group *group_of(int device, cenote_stream stream);
 void end_lost_captures();
 
-/* named.cpp. `fail` throws the error as PyTorch's: torch.OutOfMemoryError, if memory ran out. `named`: a function of a library that is in the
-   process; NULL: it has none of that name. */
-[[noreturn]] void fail(int error);
+/* named.cpp. `fail` throws the error as PyTorch's: torch.OutOfMemoryError, if memory ran out, with PyTorch's last words if there is a pool.
+   `named`: a function of a library that is in the process; NULL: it has none of that name. */
+[[noreturn]] void fail(int error, cenote_pool *pool = nullptr);
 void *find_named(const char *library, const char *name);
 template <class Function> Function named(const char *library, const char *name)
 {

@@ -4,6 +4,7 @@
  */
 #include "adapter.h"
 #include "install.h"
+#include "last_words.h"
 #include "outward.h"
 
 #include <c10/core/GradMode.h>
@@ -16,21 +17,6 @@
 
 namespace cenote_torch
 {
-
-/* What stands in the place of PyTorch's advice to set expandable_segments:True, which PyTorch's own allocator alone obeys. */
-static std::string instead_of_segments(int provider)
-{
-    if (provider == CENOTE_VMM)
-        return "cenote moves what is unallocated to where it is needed, so that PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True would not help.";
-    const char *now = provider == CENOTE_GUARD ? "CENOTE_CONF=provider:guard gives each block pages of its own; provider:vmm takes less, and "
-                                               : "cenote has segments here, which do not move. CENOTE_CONF=provider:vmm, where the GPU allows it, ";
-    return std::string(now) + "moves what is unallocated to where it is needed. PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True has no effect.";
-}
-
-/* The end of PyTorch's message. */
-static const char *const LAST_WORDS =
-    " See documentation for Memory Management  "
-    "(https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)";
 
 /* A dry run says what would help, of the whole program and in numbers: advice about what has happened so far would contradict it. */
 static std::string without_advice(const std::string &text)
@@ -107,7 +93,7 @@ void Adapter::fail(int error, DeviceIndex device, size_t bytes)
     if (secure_getenv("CENOTE_DRY_RUN"))
         words = without_advice(words);
     if (error == CENOTE_OUT_OF_MEMORY)
-        words += "\n" + instead_of_segments(cenote_pool_provider(pool(device))) + LAST_WORDS;
+        words += last_words(cenote_pool_provider(pool(device)));
     TORCH_CHECK_WITH(OutOfMemoryError, false, words);
 }
 

@@ -61,8 +61,8 @@ def gpu(python, kept, simulation_library):
 
 @pytest.mark.torch
 @pytest.mark.simulation
-def test_without_pythons_lock_nothing_reads_other_threads(gpu):
-    """The build for free threading. Labels and growth refuse in one line; the program runs, and its memory is cenote's."""
+def test_without_pythons_lock_nothing_reads_other_threads(gpu, tmp_path):
+    """The build for free threading. Labels and growth refuse in one line, a report adds none; the program runs, and its memory is cenote's."""
     done = gpu("""
 import sys
 sys._is_gil_enabled = lambda: False
@@ -75,7 +75,7 @@ for call in (cenote.label, cenote.growth):
 model = torch.nn.Linear(8, 8).cuda()
 model(torch.ones(4, 8, device="cuda")).sum().backward()
 print(cenote.status().allocator, [row.name for row in cenote.rows("phase") if row.live])
-""", CENOTE="on", CENOTE_LABELS="on")
+""", CENOTE="on", CENOTE_LABELS="on", CENOTE_SUMMARY="on", CENOTE_REPORT=str(tmp_path / "page.html"))
     lines = done.stdout.splitlines()
     words = "needs Python's lock, which this Python runs without: start it with PYTHON_GIL=1"
     assert lines[:2] == [f"cenote.label {words}", f"cenote.growth {words}"] and lines[2].startswith("cenote ")

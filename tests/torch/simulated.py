@@ -62,6 +62,11 @@ def allocator() -> dict:
     return {**chosen, "CENOTE_BUILD": str(folder().parent)} if chosen else {}
 
 
+def backend() -> str:
+    """What torch.cuda.get_allocator_backend() says then."""
+    return {"on": "cenote", "fallback": "pluggable", None: "native"}[allocator().get("CENOTE")]
+
+
 WITHOUT_ADAPTER = {"CXX": "/nonexistent/c++", "XDG_CACHE_HOME": "/nonexistent/cache"}
 
 

@@ -269,7 +269,7 @@ def label_if_possible(torch: ModuleType) -> None:
         except Error as why:
             features.turn_off("labels", str(why))
     if lock.is_off():
-        features.say(NO_LABELS)
+        features.turn_off("labels", NO_LABELS)
     else:
         features.begin("labels", start)
 
@@ -281,7 +281,7 @@ def label_names(torch: ModuleType, say: Callable[[str], None]) -> Optional[Names
         if names is not None:
             switch_on(torch, names)
     if lock.is_off():
-        say(NO_LABELS)
+        features.turn_off("labels", NO_LABELS)
     elif _labels is None:
         features.begin("labels", start)
     return None if _labels is None else _labels.names

@@ -71,6 +71,7 @@ def test_streams_and_waiting(sim):
 # --- the profiler
 
 
+@pytest.mark.adapter("memory in the profiler")
 def test_the_profiler_counts_memory_of_the_device():
     from torch.profiler import ProfilerActivity, profile
 
@@ -92,6 +93,7 @@ def test_the_profiler_sees_frees():
     assert total <= 0
 
 
+@pytest.mark.adapter("memory in the profiler")
 def test_the_profiler_says_which_operator_allocated():
     from torch.profiler import ProfilerActivity, profile
 

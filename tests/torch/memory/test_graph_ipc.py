@@ -30,6 +30,7 @@ def refused(done):
     return done.returncode == 1 and "cudaIpcGetMemHandle 'invalid argument'" in said(done.stderr)
 
 
+@pytest.mark.adapter("graphs need CENOTE_CONF=graphs:plain for legacy CUDA IPC")
 def test_a_custom_all_reduce():
     done = reduce(OPERATOR)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -47,6 +48,7 @@ def test_expandable_segments_end_there():
 only_cenote = pytest.mark.skipif(not simulated.allocator(), reason="CENOTE_TEST_ALLOCATOR is not cenote")
 
 
+@pytest.mark.adapter("graphs need CENOTE_CONF=graphs:plain for legacy CUDA IPC")
 @only_cenote
 def test_what_makes_graphs_plain():
     done = reduce(OPERATOR)

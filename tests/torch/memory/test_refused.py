@@ -13,6 +13,8 @@ INVALID_VALUE = 1
 ILLEGAL_ADDRESS = 700
 INVALID_HANDLE = 400
 CAPTURE_UNSUPPORTED = 900
+LOST = "illegal memory access|illegal address"  # without an adapter the words are the driver's
+NO_BLOCK = "invalid device pointer|a pointer not allocated here"  # PyTorch's own words for its interface for any allocator come second
 
 
 def runtime():
@@ -26,7 +28,7 @@ def lose_device(device: int = 0) -> None:
 
 @pytest.mark.parametrize("wild", [0xDEAD000, 512])
 def test_deleting_what_was_never_allocated(wild):
-    with pytest.raises(RuntimeError, match="invalid device pointer"):
+    with pytest.raises(RuntimeError, match=NO_BLOCK):
         torch.cuda.caching_allocator_delete(wild)
 
 
@@ -34,7 +36,7 @@ def test_deleting_twice():
     at = torch.cuda.caching_allocator_alloc(3 * MIB)
     torch.cuda.caching_allocator_delete(at)
     before = torch.cuda.memory_allocated()
-    with pytest.raises(RuntimeError, match="invalid device pointer"):
+    with pytest.raises(RuntimeError, match=NO_BLOCK):
         torch.cuda.caching_allocator_delete(at)
     assert torch.cuda.memory_allocated() == before
     assert holds(filled(3 * MIB, 5), 5)
@@ -42,11 +44,12 @@ def test_deleting_twice():
 
 def test_deleting_the_middle_of_a_block():
     at = torch.cuda.caching_allocator_alloc(3 * MIB)
-    with pytest.raises(RuntimeError, match="invalid device pointer"):
+    with pytest.raises(RuntimeError, match=NO_BLOCK):
         torch.cuda.caching_allocator_delete(at + 512)
     torch.cuda.caching_allocator_delete(at)
 
 
+@pytest.mark.adapter("the cache cannot be switched off")
 @pytest.mark.violates
 def test_a_copy_beyond_an_allocation(sim):
     sim.set_quiet(True)
@@ -203,7 +206,7 @@ def test_a_lost_device_stays_lost(sim):
     }
     for name, act in acts.items():
         for _ in range(2):
-            with pytest.raises(RuntimeError, match="illegal memory access"):
+            with pytest.raises(RuntimeError, match=LOST):
                 act()
                 torch.cuda.synchronize()
                 pytest.fail(f"could still {name}")

@@ -115,6 +115,7 @@ def test_recording_on_its_own_stream_changes_nothing(sim):
     assert place_of(12 * MIB) == at
 
 
+@pytest.mark.adapter("which streams live as long as the program is not known: a block waits for later work on them, too")
 def test_work_put_on_the_stream_after_the_free_does_not_delay(sim):
     """Only the work that was on the stream when the tensor was freed delays the block."""
     side = torch.cuda.Stream()
@@ -433,6 +434,7 @@ def test_raw_memory_of_a_thing_that_is_no_stream():
         torch.cuda.caching_allocator_alloc(100, stream="side")
 
 
+@pytest.mark.adapter("the cache cannot be switched off")
 def test_without_the_cache_memory_goes_straight_to_the_device():
     torch.cuda.empty_cache()
     left = torch.cuda.mem_get_info()[0]

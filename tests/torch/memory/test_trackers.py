@@ -9,6 +9,8 @@ import torch
 from contents import LONG, MIB, block, fill, holds
 from elsewhere import elsewhere
 
+pytestmark = pytest.mark.adapter("trackers of memory")
+
 
 @pytest.fixture(scope="module")
 def library() -> str:

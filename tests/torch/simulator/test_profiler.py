@@ -36,6 +36,7 @@ def memory_events(path):
     return [event for event in json.loads(path.read_text())["traceEvents"] if event.get("name") == "[memory]"]
 
 
+@pytest.mark.adapter("memory in the profiler")
 def test_memory_events_are_in_the_trace(step, tmp_path):
     profiler = profiled(step)
     profiler.export_chrome_trace(str(tmp_path / "trace.json"))
@@ -47,6 +48,7 @@ def test_memory_events_are_in_the_trace(step, tmp_path):
     assert max(args["Total Reserved"] for args in on_gpu) == torch.cuda.memory_reserved()
 
 
+@pytest.mark.adapter("memory in the profiler")
 def test_operators_know_their_memory_and_have_no_device_time(step):
     averages = {event.key: event for event in profiled(step, record_shapes=True).key_averages()}
     assert averages["a step"].count == 1
@@ -55,6 +57,7 @@ def test_operators_know_their_memory_and_have_no_device_time(step):
     assert all(event.self_device_time_total == 0 for event in averages.values())
 
 
+@pytest.mark.adapter("memory in the profiler")
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_memory_timeline(step, tmp_path):
     profiler = profiled(step, record_shapes=True, with_stack=True)
