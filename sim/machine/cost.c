@@ -18,7 +18,7 @@
 #define FILE_MOST  (64u << 10)      /* bytes; chosen: twenty times what all calls need */
 #define PRICE_MOST 10000000000ull   /* ns; chosen: no driver takes ten seconds */
 
-enum cost_per { CALL, HANDLE };
+enum cost_per { CALL, HANDLE, MIB };
 
 enum {
 #define PRICES(name, text) PRICES_##name,
@@ -232,4 +232,10 @@ void cost_charge_call(enum cost_call call)
 void cost_charge(enum cost_call call, uint64_t handles)
 {
     charge(prices[call] * handles);
+}
+
+uint64_t cost_of_copy(bool to_host, bool pinned, uint64_t bytes)
+{
+    static const enum cost_call rows[2][2] = {{COST_pageable_to_device, COST_pinned_to_device}, {COST_pageable_to_host, COST_pinned_to_host}};
+    return model.shape.charge_cost ? (uint64_t)((double)bytes / (1 << 20) * (double)prices[rows[to_host][pinned]]) : 0;
 }

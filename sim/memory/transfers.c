@@ -4,18 +4,24 @@
  * Nothing is looked up before the moment of the work has come: then each address leads to its bytes, or is illegal. Until then the mappings
  * it will touch are marked.
  *
+ * Where copies take time (cost_of_copy) each device has two engines for them, one from the host and one to it. An engine does one copy after the
+ * other, in the order in which they were put on streams.
+ *
  * LOCKING: the model's lock.
  */
 #include <string.h>
 
+#include "sim/machine/cost.h"
 #include "sim/memory/memory.h"
 #include "sim/order/stream.h"
 
 static uint64_t mismatches;
+static uint64_t engines[DEVICES_MOST][2];   /* of each device, to it and to the host: when the copies put on it are done */
 
 void transfers_reset(void)
 {
     mismatches = 0;
+    memset(engines, 0, sizeof engines);
 }
 
 uint64_t transfers_mismatches(void)
@@ -296,6 +302,33 @@ static void mark_both(const struct work *w, uint64_t done)
         mark(w->from, extent_of(w, w->from_pitch, w->from_layer), done);
 }
 
+/* Between host and device, how long does it have the engine of its device? */
+static uint64_t copy_lasts(const struct work *w)
+{
+    bool to_host = !virtual_is_device_address(w->to);
+    if (to_host == !virtual_is_device_address(w->from))
+        return 0;
+    return cost_of_copy(to_host, w->pinned, w->bytes * (w->rows ? w->rows : 1) * (w->layers ? w->layers : 1));
+}
+
+static uint64_t *engine_of(const struct work *w)
+{
+    return &engines[context_at(w->context)->device][!virtual_is_device_address(w->to)];
+}
+
+static uint64_t copy_not_before(const struct work *w)
+{
+    return copy_lasts(w) ? *engine_of(w) : 0;
+}
+
+/* The engine does not stand for a copy whose stream waits for a word: what writes that word may come after another copy. */
+static void mark_copy(const struct work *w, uint64_t done)
+{
+    mark_both(w, done);
+    if (copy_lasts(w) && moment_is_known(done))
+        *engine_of(w) = done;
+}
+
 static void mark_count(const struct work *w, uint64_t done)
 {
     mark_target(w, done);
@@ -309,4 +342,5 @@ const struct work_kind work_expect = {.node = CU_GRAPH_NODE_TYPE_KERNEL, .placed
 const struct work_kind work_count = {.node = CU_GRAPH_NODE_TYPE_KERNEL, .placed = mark_count, .run = count};
 const struct work_kind work_write_word = {.node = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, .placed = mark_target, .run = write_word};
 const struct work_kind work_wait_word = {.node = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, .placed = mark_read, .passes = word_passes};
-const struct work_kind work_copy = {.node = CU_GRAPH_NODE_TYPE_MEMCPY, .placed = mark_both, .run = copy};
+const struct work_kind work_copy = {.node = CU_GRAPH_NODE_TYPE_MEMCPY, .not_before = copy_not_before, .lasts = copy_lasts, .placed = mark_copy,
+    .run = copy};

@@ -89,7 +89,8 @@ CUresult work_submit(struct stream *s, const struct work *work)
     struct work w = *work;
     clock_submitted();
     w.context = s->context;
-    uint64_t done = work_end(s, w.kind->not_before ? w.kind->not_before(&w) : 0, w.length);
+    uint64_t length = w.length + (w.kind->lasts ? w.kind->lasts(&w) : 0);
+    uint64_t done = work_end(s, w.kind->not_before ? w.kind->not_before(&w) : 0, length);
     if (w.kind->waits_for_all)
         return submit_call(s, &w, done);
     if (w.kind->passes && !watch(&w, &done))

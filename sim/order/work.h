@@ -17,6 +17,7 @@ struct work_kind {
     bool     waits_for_all;         /* comes last of its moment, and holds the clock: a host function */
     bool     even_if_lost;          /* done although its context is lost: books of the model */
     uint64_t (*not_before)(const struct work *work);                /* the moment that it waits for beside the stream; NULL: none */
+    uint64_t (*lasts)(const struct work *work);                     /* ns beside its own length; NULL: none */
     bool     (*passes)(const struct work *work);                    /* may its stream go on, once it has come so far? NULL: it may */
     void     (*placed)(const struct work *work, uint64_t done);     /* it is on a stream, and done at `done`; NULL: nothing to note */
     void     (*run)(const struct work *work);                       /* its moment has come; NULL: only the moment counts */

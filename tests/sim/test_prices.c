@@ -25,7 +25,8 @@ CASE(lists_have_names)
     EXPECT_TEXT_EQ(sim_price_list(1), "h100");
     EXPECT_TEXT_EQ(sim_price_list(2), "h200");
     EXPECT_TEXT_EQ(sim_price_list(3), "contended");
-    EXPECT(!sim_price_list(4) && !sim_price_list(-1));
+    EXPECT_TEXT_EQ(sim_price_list(4), "gh200");
+    EXPECT(!sim_price_list(5) && !sim_price_list(-1));
     EXPECT_EQ(cost_of_an_allocation(""), 230450);
     EXPECT_EQ(cost_of_an_allocation("a100"), 230450);
     EXPECT_EQ(cost_of_an_allocation("h100"), 90000);
@@ -107,6 +108,105 @@ CASE(what_is_no_plain_file_is_refused)
     EXPECT(!sim_prices_are_fine(path, why, sizeof(why)) && strstr(why, "plain file")); /* and does not wait for what is written there */
     unlink(path);
     EXPECT(sim_prices_are_fine("", why, sizeof(why)) && sim_prices_are_fine("h100", why, sizeof(why)));
+}
+
+/* What one copy, and two of different streams, take by the clock of a device whose calls cost nothing else here. */
+#define COPIED (64u << 20)
+
+static CUdeviceptr on_device;
+static void *on_host;
+
+static void begin_copies(const char *prices, bool charged)
+{
+    struct sim_shape shape = simulated_shape();
+    shape.charge_cost = charged;
+    snprintf(shape.prices, sizeof(shape.prices), "%s", prices);
+    simulated_begin_as(&shape);
+    REQUIRE_OK(cuMemAlloc(&on_device, 2 * COPIED));
+    REQUIRE_OK(cuMemAllocHost(&on_host, 2 * COPIED));
+}
+
+static uint64_t expected(const char *prices, const char *way)
+{
+    return sim_price(prices, way) * (COPIED >> 20);
+}
+
+CASE(copies_take_as_long_as_the_link)
+{
+    for (int i = 0; i < 5; i++) {
+        const char *list = sim_price_list(i);
+        begin_copies(list, true);
+        uint64_t cost = simulated_books().cost_ns, start = sim_now();
+        EXPECT_OK(cuMemcpyHtoD(on_device, on_host, COPIED));
+        EXPECT_EQ(sim_now() - start, expected(list, "pinned_to_device"));
+        start = sim_now();
+        EXPECT_OK(cuMemcpyDtoH(on_host, on_device, COPIED));
+        EXPECT_EQ(sim_now() - start, expected(list, "pinned_to_host"));
+        start = sim_now();
+        EXPECT_OK(cuMemcpyDtoD(on_device, on_device + COPIED, COPIED));
+        EXPECT_OK(cuCtxSynchronize());
+        EXPECT_EQ(sim_now(), start);
+        EXPECT_EQ(simulated_books().cost_ns, cost); /* the driver's time is what it was */
+        EXPECT(expected(list, "pageable_to_host") > expected(list, "pinned_to_host"));
+    }
+    EXPECT(expected("gh200", "pinned_to_host") < expected("h200", "pinned_to_host"));
+    EXPECT(expected("h200", "pinned_to_host") < expected("a100", "pinned_to_host"));
+}
+
+CASE(the_host_waits_for_copies_of_pageable_memory)
+{
+    begin_copies("h200", true);
+    void *pageable = calloc(1, COPIED);
+    CUstream stream = simulated_stream();
+    uint64_t start = sim_now();
+    EXPECT_OK(cuMemcpyHtoDAsync(on_device, pageable, COPIED, stream));
+    EXPECT_EQ(sim_now() - start, expected("h200", "pageable_to_device"));
+    start = sim_now();
+    EXPECT_OK(cuMemcpyHtoDAsync(on_device, on_host, COPIED, stream));
+    EXPECT_EQ(sim_now(), start);
+    EXPECT_EQ(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+    free(pageable);
+}
+
+CASE(copies_of_one_direction_share_an_engine)
+{
+    begin_copies("h200", true);
+    CUstream one = simulated_stream(), two = simulated_stream();
+    uint64_t start = sim_now(), there = expected("h200", "pinned_to_device"), back = expected("h200", "pinned_to_host");
+    EXPECT_OK(cuMemcpyHtoDAsync(on_device, on_host, COPIED, one));
+    EXPECT_OK(cuMemcpyDtoHAsync((char *)on_host + COPIED, on_device + COPIED, COPIED, two)); /* the other direction goes on beside it */
+    EXPECT_OK(cuCtxSynchronize());
+    EXPECT_EQ(sim_now() - start, there > back ? there : back);
+    start = sim_now();
+    EXPECT_OK(cuMemcpyHtoDAsync(on_device, on_host, COPIED, one));
+    EXPECT_OK(cuMemcpyHtoDAsync(on_device + COPIED, on_host, COPIED, two));
+    EXPECT_OK(cuStreamSynchronize(one));
+    EXPECT_EQ(sim_now() - start, there);
+    EXPECT_OK(cuStreamSynchronize(two));
+    EXPECT_EQ(sim_now() - start, 2 * there);
+}
+
+/* What lets it go on may come after another copy. */
+CASE(a_copy_behind_a_word_does_not_hold_the_engine)
+{
+    begin_copies("h200", true);
+    CUstream waits = simulated_stream(), other = simulated_stream();
+    uint32_t *word = (void *)((char *)on_host + COPIED);
+    *word = 0;
+    EXPECT_OK(cuStreamWaitValue32(waits, (CUdeviceptr)word, 1, CU_STREAM_WAIT_VALUE_EQ));
+    EXPECT_OK(cuMemcpyHtoDAsync(on_device, on_host, COPIED, waits));
+    EXPECT_OK(cuMemcpyHtoDAsync(on_device + COPIED, on_host, COPIED, other));
+    EXPECT_OK(cuStreamWriteValue32(other, (CUdeviceptr)word, 1, 0));
+    EXPECT_OK(cuStreamSynchronize(waits));
+    EXPECT_EQ(*word, 1);
+}
+
+CASE(copies_take_no_time_where_calls_do_not)
+{
+    begin_copies("h200", false);
+    uint64_t start = sim_now();
+    EXPECT_OK(cuMemcpyHtoD(on_device, on_host, COPIED));
+    EXPECT_EQ(sim_now(), start);
 }
 
 struct other {

@@ -46,7 +46,7 @@ const char *price_name(enum price price)
 
 static bool is_by_handle(enum price price)
 {
-    enum { CALL, HANDLE };
+    enum { CALL, HANDLE, MIB };
 #define PRICES(list, text)
 #define COST(call, unit, ...)                                  \
     if (!strcmp(price_name(price), #call))                     \

@@ -31,7 +31,7 @@ static const char usage[] =
     "  --page-mib N         option page_mib of the pool; this and the next two may also be set by CENOTE_CONF\n"
     "  --provider NAME      option provider\n"
     "  --harvest-budget X   option harvest_budget\n"
-    "  --prices LIST        what driver calls cost: a100 (default), h100, h200, contended, or a file of cenote-qualify --prices\n"
+    "  --prices LIST        what driver calls cost: a100 (default), h100, h200, contended, gh200, or a file of cenote-qualify --prices\n"
     "  --curve FILE         no figures: write there what one allocator holds after each record of one trace, and where it put the block\n"
     "  --recorded N         that trace is what a card held, and its first N records set up what it held before (tools/replay/torch.c)\n"
     "  --ties NAME          which of equal free blocks PyTorch takes: address (default, until 2.11), piece (2.12), segment (since 2.13)\n"

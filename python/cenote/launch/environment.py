@@ -71,7 +71,7 @@ ALLOCATORS: dict[str, dict[str, str]] = {
     "cenote": {"backend": ""},  # with CENOTE=on
 }
 REPORTED = ("cenote", "native", "expandable")  # these tell of each block
-PRICES = ("a100", "h100", "h200", "contended")  # lists of sim/machine/cost.def
+PRICES = ("a100", "h100", "h200", "contended", "gh200")  # lists of sim/machine/cost.def
 PATH_ROOM = 512  # of struct sim_shape
 
 ALLOCATOR_DEFAULTS = {"backend": "native", "expandable_segments": "False"}
