@@ -392,7 +392,8 @@ CENOTE_API int cenote_group_alloc(cenote_group *group, size_t bytes, size_t alig
  * A block at exactly this address, where an earlier one of the same stream and group (NULL: none) and of this size lay and everything is free
  * now: to restore what was recorded. CENOTE_INVALID where it is not, or where live blocks of up to 8 KiB and another size are its neighbours.
  * CENOTE_BUSY where it is free, but the device is still at work on what lay there: ask again after cenote_pool_trim with CENOTE_TRIM_WAIT, which has
- * to give nothing back for that (UINT64_MAX). From CUDA 12.5 on it is enough to wait for its streams.
+ * to give nothing back for that (UINT64_MAX). From CUDA 12.5 on it is enough to wait for its streams. CENOTE_BUSY too where it is free and sleeps
+ * (sleep.h): cenote_pool_resume comes first.
  */
 CENOTE_API int cenote_alloc_at(cenote_pool *pool, cenote_group *group, void *address, size_t bytes, cenote_stream stream);
 

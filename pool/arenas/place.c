@@ -13,7 +13,8 @@
 #include "stats/account/record.h"
 #include "stats/account/rows.h"
 
-#define WHOLE_SMALL 64ull    /* chosen: such a block loses a 64th to the last page,
+#define WHOLE_SMALL \
+    64ull /* chosen: such a block loses a 64th to the last page,
                                 and takes as many calls as it is worth */
 
 /* While a capture is open a complete place is taken wherever it lies: a better one would take driver calls. */
@@ -94,11 +95,8 @@ static uint64_t take_item_at(cenote_pool *pool, struct arena *a, const struct re
  * Nothing lies at the address of the request, and not all of its pages can come
  * there now. Can they when the device is done? LOCKING: the pool's lock.
  */
-bool place_comes_free(const cenote_pool *pool, const struct request *q)
+static bool comes_free(const cenote_pool *pool, const struct region *r, const struct request *q)
 {
-    const struct region *r = region_at(pool, q->at);
-    if (!r)
-        return false;
     struct slots under = slots_under(r, q->at, q->size);
     bool is_taken = false;
     for (uint32_t slot = under.from; slot < under.to && !is_taken; slot += region_span(r, slot))
@@ -114,6 +112,33 @@ int place_refuse(const struct request *q)
                      (unsigned long long)q->at);
 }
 
+/* Does a page of it sleep, or is it about to, or to wake? LOCKING: the pool's lock. */
+static bool sleeps(const cenote_pool *pool, const struct region *r, const struct request *q)
+{
+    struct slots under = slots_under(r, q->at, q->size);
+    bool sleeps = false;
+    for (uint32_t slot = under.from; slot < under.to && !sleeps; slot += region_span(r, slot))
+        sleeps = r->page[slot] && page_of(&pool->store.pages, r->page[slot])->leaving;
+    return sleeps;
+}
+
+/* The same for one that may have a place there later. `is_free`: no block lies there. LOCKING: the pool's lock. */
+int place_refuse_now(const cenote_pool *pool, struct arena *a, const struct request *q, bool is_free)
+{
+    const struct region *r = region_at(pool, q->at);
+    uint32_t slab = r && r->arena == a->number && q->bytes <= CLASS_BYTES_MAX ? slab_at_address(r, q->at) : 0;
+    bool is_item = slab && slab_sleeps_at(&a->slabs, slab, class_of(q->bytes), q->at);
+    if (r && (is_item || (is_free && sleeps(pool, r, q))))
+        return error_set(CENOTE_BUSY | ERROR_ANSWER, 0, "what is free at %#llx sleeps: cenote_pool_resume comes first",
+                         (unsigned long long)q->at);
+    if (!r || !is_free || !comes_free(pool, r, q))
+        return place_refuse(q);
+    return error_set(CENOTE_BUSY | ERROR_ANSWER, 0,
+                     "the device is not done with what lay at %#llx: ask again after cenote_pool_trim(pool, "
+                     "UINT64_MAX, CENOTE_TRIM_WAIT), or, from CUDA 12.5 on, when its streams are done",
+                     (unsigned long long)q->at);
+}
+
 /*
  * Serves the request from pages in place, or returns what is missing. A place that has slid past slots in flight is
  * taken only if `slide` is set, or as long as `slides_left` lasts: the device may be done with those slots by now, so
@@ -124,8 +149,9 @@ enum fit place_try(cenote_pool *pool, struct arena *a, const struct requester *w
                    struct place *place, uint64_t *at)
 {
     struct request item;
-    *at = q->class != CLASS_NONE ? slab_take(&a->slabs, q->class, q->bytes, q->mark) :
-          q->at ? take_item_at(pool, a, q) : last_freed_reuse(pool, a, q);
+    *at = q->class != CLASS_NONE ? slab_take(&a->slabs, q->class, q->bytes, q->mark)
+          : q->at                ? take_item_at(pool, a, q)
+                                 : last_freed_reuse(pool, a, q);
     if (*at && q->at) { /* an item at a given address counts as an item */
         item = *q;
         item.class = class_of(q->bytes);

@@ -107,14 +107,26 @@ uint64_t slab_take(struct slabs *s, uint32_t class, uint64_t requested, uint64_t
     return take_item(s, number, item, requested, mark);
 }
 
+/* Begins a free item of the class at `at`? */
+static bool is_free_at(const struct slab *slab, uint32_t class, uint64_t at)
+{
+    uint32_t item = (uint32_t)((at - slab->at) / slab->item_bytes);
+    return slab->class == class && (at - slab->at) % slab->item_bytes == 0 && item < slab->items &&
+           bit_is_set(slab->free, item);
+}
+
+/* It does, and sleeps. */
+bool slab_sleeps_at(const struct slabs *s, uint32_t number, uint32_t class, uint64_t at)
+{
+    return slab_of(s->table, number)->asleep && is_free_at(slab_of(s->table, number), class, at);
+}
+
 /* Takes the item of the class that begins at `at`, in the slab that lies there. 0: there is none, or it is not free. */
 uint64_t slab_take_at(struct slabs *s, uint32_t number, uint32_t class, uint64_t at, uint64_t requested, uint64_t mark)
 {
     const struct slab *slab = slab_of(s->table, number);
     uint32_t item = (uint32_t)((at - slab->at) / slab->item_bytes);
-    bool is_there = !slab->asleep && slab->class == class && (at - slab->at) % slab->item_bytes == 0 &&
-                    item < slab->items && bit_is_set(slab->free, item);
-    return is_there ? take_item(s, number, item, requested, mark) : 0;
+    return !slab->asleep && is_free_at(slab, class, at) ? take_item(s, number, item, requested, mark) : 0;
 }
 
 /*

@@ -50,6 +50,7 @@ uint32_t slab_at_address(const struct region *r, uint64_t at);
 void     slab_open(struct slabs *s, uint32_t class, struct region *r, uint64_t at, uint32_t block);
 uint64_t slab_take(struct slabs *s, uint32_t class, uint64_t requested, uint64_t mark);
 uint64_t slab_take_at(struct slabs *s, uint32_t number, uint32_t class, uint64_t at, uint64_t requested, uint64_t mark);
+bool     slab_sleeps_at(const struct slabs *s, uint32_t number, uint32_t class, uint64_t at);
 bool     slab_give(struct slabs *s, uint32_t slab, uint32_t item);
 uint32_t slab_close(struct slabs *s, uint32_t slab, struct region *r);
 void     slab_doze(struct slabs *s, uint32_t slab);

@@ -473,14 +473,6 @@ static enum attempt grow(struct climb *c)
     return error ? fail(c, error) : ATTEMPT_AGAIN;
 }
 
-static int refuse_in_flight(const struct request *q)
-{
-    return error_set(CENOTE_BUSY | ERROR_ANSWER, 0,
-                     "the device is not done with what lay at %#llx: ask again after cenote_pool_trim(pool, "
-                     "UINT64_MAX, CENOTE_TRIM_WAIT), or, from CUDA 12.5 on, when its streams are done",
-                     (unsigned long long)q->at);
-}
-
 /*
  * At last, where no large page may go for the small ones that a place lacks: it begins where a large page does, and so
  * lacks none of these in front. LOCKING: the pool's lock.
@@ -535,8 +527,7 @@ static enum attempt place_and_fill(struct climb *c, tick orderable, bool is_last
     if (fit == FIT_WITH_PAGES)
         return fill_with_pages(c, &who, &place, is_last);
     if (c->request->at)
-        return fail(c, fit == FIT_IN_FLIGHT && place_comes_free(pool, c->request) ? refuse_in_flight(c->request)
-                                                                                  : place_refuse(c->request));
+        return fail(c, place_refuse_now(pool, c->arena, c->request, fit == FIT_IN_FLIGHT));
     return grow(c);
 }
 

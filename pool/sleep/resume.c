@@ -22,6 +22,8 @@
 #include "pool/sleep/copy.h"
 #include "stats/account/count.h"
 
+#define TRIES 256 /* chosen: threads of other pools may free for ever, and take what came */
+
 /* With a list, all blocks of a page that are named wake with it, and the others too. */
 static bool sleeps(struct sleepers *s, const struct region *r, uint32_t slot)
 {
@@ -38,27 +40,6 @@ static bool sleeps(struct sleepers *s, const struct region *r, uint32_t slot)
 }
 
 /* ----------------------------------------------------------------------------------------------------------- memory */
-
-/*
- * What is free in this pool and in others of the device goes back to it, once that is done with it. LOCKING: the turn,
- * let go of meanwhile.
- */
-static CUresult make_way(cenote_pool *pool)
-{
-    struct siblings siblings = {0};
-    bool came;
-    CUresult result = wait_for_all(pool);
-    if (result)
-        return result;
-    pending_poll(pool);
-    if (!pool_is_capturing(pool))
-        trim_free(pool);
-    turn_pause(pool);
-    siblings_look(&siblings, pool);
-    siblings_poll(&siblings, pool, &came);
-    turn_go_on(pool);
-    return CUDA_SUCCESS;
-}
 
 /* Bytes of pages that have no memory. */
 static uint64_t lacking(const struct sleepers *s)
@@ -102,6 +83,53 @@ static CUresult create(struct sleepers *s)
         lock_give(&pool->lock);
     }
     return CUDA_SUCCESS;
+}
+
+/* What is free in this pool goes back to the device, once that is done with it. LOCKING: the turn, let go of then. */
+static CUresult make_way(cenote_pool *pool)
+{
+    CUresult result = wait_for_all(pool);
+    if (result)
+        return result;
+    pending_poll(pool);
+    if (!pool_is_capturing(pool))
+        trim_free(pool);
+    return CUDA_SUCCESS;
+}
+
+/*
+ * Other pools of the device give back what is free there, once the device is done with some of it. False: they have
+ * nothing more to give of what was free at the first call. LOCKING: the turn, let go of meanwhile.
+ */
+static bool others_make_way(cenote_pool *pool, struct siblings *siblings, CUresult *result)
+{
+    bool came = false, waits = true;
+    for (uint32_t looks = 0; !came && waits && !*result && !pool_is_capturing(pool); looks++) {
+        turn_pause(pool);
+        enum awaited awaited = siblings_poll(siblings, pool, &came);
+        waits = awaited == AWAIT_EVENTS || (!came && siblings_wait(siblings, pool, awaited));
+        turn_go_on(pool);
+        if (!came && awaited == AWAIT_EVENTS)
+            waits = wait_for_rest(pool, awaited, looks, result);
+    }
+    return came;
+}
+
+/* The same, but free memory of this pool, and then of others of the device, makes way. LOCKING: as make_way. */
+static CUresult create_at_last(struct sleepers *s)
+{
+    cenote_pool *pool = s->pool;
+    struct siblings siblings = {0};
+    CUresult result = create(s), failed = CUDA_SUCCESS;
+    if (result != CUDA_ERROR_OUT_OF_MEMORY)
+        return result;
+    if (!(failed = make_way(pool)))
+        result = create(s);
+    for (int tries = 0; result == CUDA_ERROR_OUT_OF_MEMORY && tries < TRIES && limit_allows(pool, lacking(s)) &&
+                        others_make_way(pool, &siblings, &failed);
+         tries++)
+        result = create(s);
+    return failed ? failed : result;
 }
 
 /* At all slots that the books name. A slot that the driver would not unmap is tried again first. */
@@ -242,11 +270,7 @@ static CUresult grant_again(struct sleepers *s)
 static CUresult bring_back(struct sleepers *s)
 {
     cenote_pool *pool = s->pool;
-    CUresult result = create(s);
-    if (result == CUDA_ERROR_OUT_OF_MEMORY) {
-        CUresult failed = make_way(pool);
-        result = failed ? failed : create(s);
-    }
+    CUresult result = create_at_last(s);
     if (!result && pool_is_capturing(pool)) /* begun in a wait: what is mapped now could not be undone (rule 5) */
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     uint64_t grants = pool->access.grants;

@@ -148,4 +148,58 @@ CASE(no_export_while_a_pause_is_under_way)
     scene_close(&scene);
 }
 
+/* ------------------------------------------------------------------------------------------------------- addresses that sleep */
+
+/* Free memory beside blocks that sleep is not there to be had by its address, and no wait for the device brings it. */
+CASE(an_address_that_sleeps_is_not_given)
+{
+    static const size_t bytes[] = {512 * KIB, 3000};
+    for (int i = 0; i < 2; i++) {
+        struct scene scene;
+        struct held held[3];
+        scene_open(&scene, CARD);
+        for (int b = 0; b < 3; b++)
+            REQUIRE(held_take(&held[b], scene.pool, bytes[i], scene.stream[A]));
+        DONE(cenote_free(held[1].at));
+        DONE(pause_of(scene.pool, NULL, CENOTE_KEEP, NULL));
+        EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, held[1].at, bytes[i], scene.stream[A]), CENOTE_BUSY);
+        EXPECT(strstr(cenote_message(), "sleep") != NULL);
+        EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, held[0].at, bytes[i], scene.stream[A]), CENOTE_INVALID); /* a block is there */
+        DONE(cenote_pool_check(scene.pool));
+        DONE(resume_of(scene.pool, NULL, NULL));
+        DONE(cenote_alloc_at(scene.pool, NULL, held[1].at, bytes[i], scene.stream[A]));
+        held[1] = held_of(held[1].at, bytes[i], scene.stream[A]);
+        for (int b = 0; b < 3; b++)
+            held_give(&held[b]);
+        scene_close(&scene);
+    }
+}
+
+/* ----------------------------------------------------------------------------------------------------- other pools of the device */
+
+/* What another pool has free, and is done with soon, is room for what wakes. */
+CASE(other_pools_give_way)
+{
+    for (int busy = 0; busy < 2; busy++) {
+        struct scene scene;
+        struct held held, other;
+        cenote_pool *beside;
+        struct sim_shape shape = scene_card(CARD);
+        cenote_options options = scene_options();
+        shape.lag = MSEC;
+        scene_open_with(&scene, &shape, &options);
+        DONE(cenote_pool_create(0, &options, &beside));
+        REQUIRE(held_take(&held, scene.pool, 40 * MIB, scene.stream[A]));
+        DONE(pause_of(scene.pool, NULL, CENOTE_KEEP, NULL));
+        REQUIRE(held_take(&other, beside, 60 * MIB, scene.stream[B]));
+        if (busy)
+            held_linger(&other, scene.stream[B]);
+        DONE(cenote_free(other.at));
+        DONE(resume_of(scene.pool, NULL, NULL));
+        held_give(&held);
+        DONE(cenote_pool_destroy(beside));
+        scene_close(&scene);
+    }
+}
+
 SCENES_MAIN("sleep_beside")
