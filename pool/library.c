@@ -441,16 +441,18 @@ static int close_for_calls(cenote_pool *pool, tick waited, bool whole, CUresult 
 
 /*
  * Threads that have let go of the turn come back first: a trim that waits for the device, or has a function of the
- * program run, and threads of other pools. Those that allocate are no reason to wait: that is BUSY. LOCKING: the turn,
- * let go of meanwhile.
+ * program run, and threads of other pools. Those that allocate are no reason to wait: that is BUSY. Copies whose wait
+ * the driver refused are waited for again. LOCKING: the turn, let go of meanwhile.
  */
-static int wait_for_those_away(cenote_pool *pool)
+static int wait_for_those_away(cenote_pool *pool, bool lost)
 {
     tick freed;
     CUresult result;
-    int error = CENOTE_OK;
-    for (uint32_t looks = 0; pool->life.away && !(error = check_unused(pool, &freed)); looks++)
+    int error = lost ? CENOTE_OK : courier_come_back(pool);
+    for (uint32_t looks = 0; !error && pool->life.away && !(error = check_unused(pool, &freed)); looks++) {
         wait_for_rest(pool, AWAIT_EVENTS, looks, &result);
+        error = lost ? CENOTE_OK : courier_come_back(pool);
+    }
     return error;
 }
 
@@ -494,7 +496,7 @@ int cenote_pool_destroy(cenote_pool *pool)
     CUresult result = device_enter_as_it_is(pool->config.device, pool->config.generation);
     error = wait_before_closing(pool, &waited, &whole, &result);
     lock_take(&pool->turn);
-    error = error ? error : wait_for_those_away(pool);
+    error = error ? error : wait_for_those_away(pool, result != CUDA_SUCCESS);
     error = error ? error : close_for_calls(pool, waited, whole, result);
     if (!error && !result)
         give_everything_back(pool);

@@ -37,7 +37,8 @@ typedef struct cenote_sleep {
     uint64_t           kept;      /* bytes of contents that were copied */
     uint64_t           discarded; /* bytes of blocks whose contents were not, of pauses alone */
     uint64_t           awake;     /* bytes of pages that stay although a named block lies there, of pauses alone: the page is pinned or was
-                                     exported, a block lies there that was not named, or one that waits for a stream */
+                                     exported, a block lies there that was not named, or one that waits for a stream, or the device may still use
+                                     what was freed there (announced:0) */
     uint64_t           ns;        /* how long the call took, by the clock of the pool */
 } cenote_sleep;
 
@@ -47,7 +48,8 @@ typedef struct cenote_sleep {
  * allocation gets them or waits for them. A block that sleeps may be freed, and then its copy goes with it. What is allocated from the group
  * meanwhile is awake. Free pages of a private group sleep too if the group or the pool is named, because a graph may know them. Memory that the
  * pool has whole (segments, and the memory of a cenote_source) stays awake.
- * CENOTE_CAPTURE, while an announced capture is open on the device. CENOTE_OUT_OF_HOST_MEMORY, if the host has no room for a copy; CENOTE_DRIVER, if
+ * CENOTE_CAPTURE, while an announced capture is open on the device. CENOTE_BUSY: a capture is open on a device that has access; nothing sleeps.
+ * CENOTE_OUT_OF_HOST_MEMORY, if the host has no room for a copy; CENOTE_DRIVER, if
  * the driver refuses a call. After an error what has gone to sleep by then sleeps, and `sleep` says how much; the rest is awake, and nothing is lost.
  * CENOTE_NOT_OURS: an address of `blocks` is not the start of a live block of the pool; nothing happens.
  */
@@ -64,7 +66,7 @@ CENOTE_API int cenote_pool_resume(cenote_pool *pool, cenote_sleep *sleep, size_t
 
 /*
  * Copies to the host what was kept of a block that sleeps: `bytes` from `from` on, an address inside the block, to `to`. The caller keeps the block
- * live meanwhile. CENOTE_INVALID: a part of it is awake, or was discarded.
+ * live meanwhile. After a reset of the device it is there still. CENOTE_INVALID: a part of it is awake, or was discarded.
  */
 CENOTE_API int cenote_block_read_asleep(const void *from, void *to, size_t bytes);
 

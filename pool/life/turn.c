@@ -4,7 +4,8 @@
  *
  * LOCKING: the gate of the device is passed first, then the turn is taken. The pool's lock is not held here. Calls that
  * need no driver take the turn without the gate (turn_take): cenote_group_destroy, cenote_pool_check,
- * cenote_pool_watch, cenote_pool_sync_end for another device, and the first look of peer_access_open_contexts.
+ * cenote_pool_watch, cenote_block_read_asleep, cenote_pool_sync_end for another device, and the first look of
+ * peer_access_open_contexts.
  *
  * A thread that lets go of the turn for a while, to wait or for a function of the program, is `away`, and the pool does
  * not end before it is back (cenote_pool_destroy waits). So a thread has either the turn of an open pool, or is told

@@ -47,8 +47,8 @@ bool wait_came(cenote_pool *pool, struct sight *seen)
 
 /*
  * Until all is done that the device, and those with access, have been given by now: for what was freed, or for `live`
- * blocks, too. *all: that is so. Otherwise a capture has begun, or a stream that must not be touched may still use what
- * was freed. LOCKING: the turn, let go of meanwhile.
+ * blocks, too. *all: that is so, but for streams that must not be touched. Otherwise a capture has begun. LOCKING: the
+ * turn, let go of meanwhile.
  */
 CUresult wait_for_device(cenote_pool *pool, bool live, bool *all)
 {
@@ -66,8 +66,8 @@ CUresult wait_for_device(cenote_pool *pool, bool live, bool *all)
     lock_take(&pool->lock);
     if (!result && waited && whole)
         events_all_done(&pool->clock, now);
-    *all = !result && waited && (whole || lanes_are_done(&pool->clock, now));
     lock_give(&pool->lock);
+    *all = !result && waited;
     return result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result; /* a capture has begun */
 }
 

@@ -17,19 +17,17 @@
 #include "pool/life/pool.h"
 #include "pool/life/turn.h"
 
-/* What the driver keeps pinned, or may still write to, is not used again. */
+/* The pool ends, and the courier is back. A context that has ended took its stream with it, and what it had pinned. */
 void courier_close(cenote_pool *pool)
 {
     struct courier *c = &pool->courier;
     const struct driver *t = pool->config.device->driver;
     uint64_t bytes = STAGES * c->stage_bytes;
-    bool is_quiet = true;
-    for (uint32_t i = 0; i < STAGES; i++) {
-        is_quiet = (!c->is_out[i] || !t->cuStreamSynchronize(c->streams[i])) && is_quiet;
-        if (c->streams[i] && t->cuStreamDestroy(c->streams[i]))
+    bool is_over = pool_is_over(pool);
+    for (uint32_t i = 0; i < STAGES; i++)
+        if (c->streams[i] && !is_over && t->cuStreamDestroy(c->streams[i]))
             t->cuStreamDestroy(c->streams[i]); /* it would be lost: a refusal is asked for once more */
-    }
-    if (c->staging && is_quiet && (!t->cuMemHostUnregister(c->staging) || !t->cuMemHostUnregister(c->staging)))
+    if (c->staging && (is_over || !t->cuMemHostUnregister(c->staging) || !t->cuMemHostUnregister(c->staging)))
         memory_unmap(c->staging, bytes);
     *c = (struct courier){0};
 }
@@ -85,6 +83,13 @@ CUresult courier_bring(cenote_pool *pool, uint32_t stage, uint64_t to, const cha
 {
     pool->courier.is_out[stage] = true;
     return pool->config.device->driver->cuMemcpyHtoDAsync(to, from, bytes, pool->courier.streams[stage]);
+}
+
+/* Before the pool ends: pages that the device may copy to or from do not go before. LOCKING: as courier_wait. */
+int courier_come_back(cenote_pool *pool)
+{
+    CUresult result = pool_is_over(pool) ? CUDA_SUCCESS : courier_wait_for_all(pool);
+    return result ? pool_driver_error(pool, result, "waiting for copies of memory that sleeps") : CENOTE_OK;
 }
 
 /* Does the device have a stage? */

@@ -25,6 +25,7 @@ struct courier {
 int      courier_open(cenote_pool *pool, uint32_t stage);
 bool     courier_is_out(const cenote_pool *pool);
 void     courier_close(cenote_pool *pool);
+int      courier_come_back(cenote_pool *pool);
 char    *courier_stage(cenote_pool *pool, uint32_t stage);
 CUresult courier_fetch(cenote_pool *pool, uint32_t stage, char *to, uint64_t from, uint64_t bytes);
 CUresult courier_bring(cenote_pool *pool, uint32_t stage, uint64_t to, const char *from, uint64_t bytes);

@@ -94,15 +94,44 @@ static int wait_until_done(cenote_pool *pool)
 {
     bool all;
     CUresult result = wait_for_device(pool, true, &all);
+    if (!result && !touch_captures_are_announced())
+        result = wait_for_all(pool); /* which asks the streams that may be touched: the context was not waited for */
     if (result)
         return pool_driver_error(pool, result, "waiting for the device, before memory goes to sleep");
     pending_poll(pool);
     if (pool_is_capturing(pool))
         return error_set(CENOTE_CAPTURE, 0, "a capture has begun: what was to go to sleep is awake");
     return all ? CENOTE_OK :
-                  error_set(CENOTE_BUSY, 0,
-                            "the device may still use what was freed, and cannot be waited for: a capture was open "
-                            "meanwhile, or streams that cenote must not touch have used it. Synchronize and try again");
+                  error_set(CENOTE_BUSY, 0, "the device, or one with access, cannot be waited for: a capture was open");
+}
+
+/* Is the device done with what was freed on the page? With announced:0 some streams cannot be waited for. */
+static bool is_done(cenote_pool *pool, const struct sleeper *l)
+{
+    const struct fences *f = &pool->clock.fences;
+    const struct page *p = page_of(&pool->store.pages, l->page);
+    const struct region *r = region_of(&pool->store.pages, l->at.region);
+    struct under under = under_of(pool, l->page, l->at);
+    bool done = fence_has_passed(f, p->freed, p->arena) && fence_has_passed(f, r->freed[l->at.slot], r->arena);
+    for (const struct block *b; done && (b = under_next(pool, &under));)
+        if (b->state == BLOCK_SLAB) /* of its items only the newest free of all is known */
+            done = fence_has_passed(f, arena_of(pool, r->arena)->last_return_tick, r->arena);
+    return done;
+}
+
+static void leave_out(struct sleepers *s)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < s->count; i++) {
+        lock_take(&s->pool->lock);
+        bool done = is_done(s->pool, &s->list[i]);
+        lock_give(&s->pool->lock);
+        if (done)
+            s->list[count++] = s->list[i];
+        else
+            stay(s, &s->list[i]);
+    }
+    s->count = count;
 }
 
 /* ------------------------------------------------------------------------------------------------------------ leave */
@@ -248,6 +277,8 @@ static int go(struct sleepers *s)
     error = error ? error : sleepers_gather(s, may_sleep);
     if (!error && s->count)
         error = wait_until_done(pool);
+    if (!error)
+        leave_out(s);
     error = error ? error : put_to_sleep(s);
     for (uint32_t i = 0; i < s->count; i++)
         if (s->list[i].page)

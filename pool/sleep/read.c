@@ -48,9 +48,9 @@ int cenote_block_read_asleep(const void *from, void *to, size_t bytes)
         return error_set(CENOTE_INVALID, 0,
                          "give a place for the bytes, and no more than the %llu that the block has from there on",
                          (unsigned long long)left);
-    if ((error = turn_begin(block.pool)))
+    if ((error = turn_take(block.pool))) /* the host has it, also after a reset of the device */
         return error;
     error = read_all(block.pool, at, to, bytes);
-    turn_end(block.pool);
+    lock_give(&block.pool->turn);
     return error;
 }

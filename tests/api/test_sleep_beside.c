@@ -202,4 +202,99 @@ CASE(other_pools_give_way)
     }
 }
 
+/* ------------------------------------------------------------------------------------------------- captures are not announced */
+
+/*
+ * A stream that is never named again has used a block, which may be in use for ever. What shares no page with it sleeps all the same.
+ */
+CASE(a_stream_that_is_not_named_again_holds_back_its_own_pages)
+{
+    struct scene scene;
+    struct held held, other;
+    cenote_sleep slept;
+    open_strict(&scene, true);
+    REQUIRE(held_take(&held, scene.pool, 4 * MIB, scene.stream[A]));
+    REQUIRE(held_take(&other, scene.pool, 4 * MIB, scene.stream[B]));
+    DONE(cuCtxSynchronize());
+    DONE(cenote_free(other.at));
+    DONE(pause_of(scene.pool, NULL, CENOTE_KEEP, &slept));
+    EXPECT_EQ(slept.pages, 4 * MIB);
+    DONE(resume_of(scene.pool, NULL, NULL));
+    held_give(&held);
+    close_strict(&scene);
+}
+
+/* Its work on a block that was freed beside a live one is not done: their page stays. */
+CASE(what_such_a_stream_freed_keeps_its_page_awake)
+{
+    struct scene scene;
+    struct held held[2];
+    cenote_sleep slept;
+    open_strict(&scene, true);
+    for (int i = 0; i < 2; i++)
+        REQUIRE(held_take(&held[i], scene.pool, MIB, scene.stream[A]));
+    held_linger(&held[1], scene.stream[A]);
+    DONE(cenote_free(held[1].at));
+    DONE(pause_of(scene.pool, NULL, CENOTE_KEEP, &slept));
+    EXPECT_EQ(slept.pages, 0);
+    EXPECT_EQ(slept.awake, 2 * MIB);
+    held_give(&held[0]);
+    close_strict(&scene);
+}
+
+/* -------------------------------------------------------------------------------------------------------------- refused waits */
+
+/* The driver refuses to wait for the copies of a pause or of a resume: as long as it does, the pool does not end under them. */
+static void end_after_a_refusal(bool wakes)
+{
+    struct scene scene;
+    struct held held;
+    open_strict(&scene, false);
+    REQUIRE(held_take(&held, scene.pool, 8 * MIB, scene.stream[A]));
+    if (wakes)
+        DONE(pause_of(scene.pool, NULL, CENOTE_KEEP, NULL));
+    fault_arm("cuStreamSynchronize", 1, CUDA_ERROR_UNKNOWN, true);
+    EXPECT_EQ(wakes ? resume_of(scene.pool, NULL, NULL) : pause_of(scene.pool, NULL, CENOTE_KEEP, NULL), CENOTE_DRIVER);
+    DONE(cenote_free(held.at));
+    EXPECT_EQ(cenote_pool_destroy(scene.pool), CENOTE_DRIVER);
+    fault_disarm();
+    close_strict(&scene);
+}
+
+CASE(a_pool_ends_after_a_pause_was_refused) { end_after_a_refusal(false); }
+CASE(a_pool_ends_after_a_resume_was_refused) { end_after_a_refusal(true); }
+
+/* ------------------------------------------------------------------------------------------------------------------- a reset */
+
+/* The host still has what was kept, when the device has been reset; the pool ends with all of it. */
+CASE(a_reset_while_memory_sleeps)
+{
+    for (int asleep = 0; asleep < 2; asleep++) {
+        struct scene scene;
+        struct held held;
+        static char bytes[4 * MIB], again[4 * MIB];
+        scene_open(&scene, CARD);
+        REQUIRE(held_take(&held, scene.pool, 4 * MIB, scene.stream[A]));
+        DONE(cuMemcpyDtoH(bytes, (CUdeviceptr)(uintptr_t)held.at, sizeof bytes));
+        DONE(pause_of(scene.pool, NULL, CENOTE_CONSTANT, NULL));
+        if (!asleep)
+            DONE(resume_of(scene.pool, NULL, NULL));
+        DONE(cuDevicePrimaryCtxReset(0));
+        if (asleep) {
+            DONE(cenote_block_read_asleep(held.at, again, sizeof again));
+            EXPECT(!memcmp(bytes, again, sizeof bytes));
+        }
+        EXPECT_EQ(pause_of(scene.pool, NULL, CENOTE_KEEP, NULL), CENOTE_DEVICE_LOST);
+        EXPECT_EQ(resume_of(scene.pool, NULL, NULL), CENOTE_DEVICE_LOST);
+        DONE(cenote_pool_destroy(scene.pool));
+        scene.pool = NULL;
+        struct sim_books books;
+        sim_books(&books);
+        EXPECT_EQ(books.violations, 0);
+        EXPECT_TEXT_EQ(sim_last_violation(), "");
+        EXPECT_EQ(books.used, 0);
+        scene_is_open = false;
+    }
+}
+
 SCENES_MAIN("sleep_beside")

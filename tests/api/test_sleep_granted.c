@@ -53,6 +53,32 @@ CASE(live_blocks_are_waited_for_there)
     close_peers(&p);
 }
 
+/* A device that cannot be waited for may be at work on any block: nothing sleeps. */
+CASE(not_while_a_capture_is_open_there)
+{
+    struct peers p;
+    struct held held;
+    cenote_pool *there;
+    cenote_group *group;
+    cenote_options options = scene_options();
+    cenote_sleep sleep = {0};
+    open_peers(&p, CENOTE_VMM, 2);
+    DONE(cenote_pool_create(1, &options, &there));
+    DONE(cenote_group_create(there, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
+    DONE(cenote_pool_grant(p.scene.pool, 1));
+    REQUIRE(held_take(&held, p.scene.pool, 8 * MIB, p.scene.stream[A]));
+    DONE(cenote_capture_begin(group, p.stream));
+    EXPECT_EQ(cenote_pool_pause(p.scene.pool, &sleep), CENOTE_BUSY);
+    EXPECT_EQ(sleep.pages, 0);
+    DONE(cenote_capture_end(group, p.stream));
+    pause_all(&p);
+    resume_all(&p);
+    held_give(&held);
+    DONE(cenote_group_destroy(group));
+    DONE(cenote_pool_destroy(there));
+    close_peers(&p);
+}
+
 /* ---------------------------------------------------------------------------------------------- a grant while a call waits */
 
 static const struct driver *below;
