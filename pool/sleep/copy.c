@@ -136,7 +136,7 @@ CUresult copy_begin(cenote_pool *pool, const struct sleep_copy *copy, uint32_t s
     for (uint32_t i = 0; i < copy->runs && !result; i++) {
         struct run run = runs_in(copy)[i];
         uint64_t bytes = (uint64_t)run.blocks * BLOCK_BYTES;
-        result = courier_fetch(pool, to, copy->at + (uint64_t)run.at * BLOCK_BYTES, bytes);
+        result = courier_fetch(pool, stage, to, copy->at + (uint64_t)run.at * BLOCK_BYTES, bytes);
         to += bytes;
     }
     return result;
@@ -158,7 +158,7 @@ CUresult copy_back(cenote_pool *pool, const struct sleep_copy *copy, uint32_t st
     for (uint32_t i = 0; i < copy->runs && !result; i++) {
         struct run run = runs_in(copy)[i];
         uint64_t bytes = (uint64_t)run.blocks * BLOCK_BYTES;
-        result = courier_bring(pool, copy->at + (uint64_t)run.at * BLOCK_BYTES, from, bytes);
+        result = courier_bring(pool, stage, copy->at + (uint64_t)run.at * BLOCK_BYTES, from, bytes);
         from += bytes;
     }
     return result;

@@ -1,13 +1,13 @@
 /*
- * courier.c: carries bytes between the device and host memory, by a stream of its own and pinned stages, each
- * as large as a page.
+ * courier.c: carries bytes between the device and host memory, by pinned stages, each as large as a page and with a
+ * stream of its own: the device copies one page while the thread is busy with another.
  *
  *     closed ---> open ---> out ---> open ---> ... ---> closed
  *              first      begun   waited              the pool ends
- *              copy
+ *              copy          (of each stage)
  *
- * If the driver refuses a wait, the copies may still be under way. Then the courier stays out: the stages are not
- * given back, and no copy begins, before a wait has succeeded.
+ * If the driver refuses a wait, the copies may still be under way. Then the stage stays out: the stages are not
+ * given back, and no copy by it begins, before a wait has succeeded.
  *
  * LOCKING: the turn, let go of in courier_wait. One thread at a time has the courier (sleepers_begin).
  */
@@ -24,8 +24,9 @@ void courier_close(cenote_pool *pool)
     const struct driver *t = pool->config.device->driver;
     uint64_t bytes = STAGES * c->stage_bytes;
     bool is_over = pool_is_over(pool);
-    if (c->stream && !is_over && t->cuStreamDestroy(c->stream))
-        t->cuStreamDestroy(c->stream); /* it would be lost: a refusal is asked for once more */
+    for (uint32_t i = 0; i < STAGES; i++)
+        if (c->streams[i] && !is_over && t->cuStreamDestroy(c->streams[i]))
+            t->cuStreamDestroy(c->streams[i]); /* it would be lost: a refusal is asked for once more */
     if (c->staging && (is_over || !t->cuMemHostUnregister(c->staging) || !t->cuMemHostUnregister(c->staging)))
         memory_unmap(c->staging, bytes);
     *c = (struct courier){0};
@@ -49,16 +50,17 @@ static int make_staging(cenote_pool *pool)
     return CENOTE_OK;
 }
 
-/* Is there a courier, and is it back? LOCKING: the turn, let go of if it is out. */
-int courier_open(cenote_pool *pool)
+/* Is there a courier, and is that stage back? LOCKING: the turn, let go of if it is out. */
+int courier_open(cenote_pool *pool, uint32_t stage)
 {
     struct courier *c = &pool->courier;
     const struct driver *t = pool->config.device->driver;
     if (!t->cuMemHostRegister || !t->cuMemHostUnregister)
         return error_set(CENOTE_NOT_SUPPORTED, 0, "the driver cannot pin host memory, so that contents cannot be kept");
-    CUresult result = c->stream ? CUDA_SUCCESS : t->cuStreamCreate(&c->stream, CU_STREAM_NON_BLOCKING);
-    if (!result && c->is_out)
-        result = courier_wait(pool);
+    CUresult result = courier_wait(pool, stage);
+    for (uint32_t i = 0; i < STAGES && !result; i++)
+        if (!c->streams[i])
+            result = t->cuStreamCreate(&c->streams[i], CU_STREAM_NON_BLOCKING);
     if (result)
         return pool_driver_error(pool, result, "beginning to copy memory that sleeps");
     return c->staging ? CENOTE_OK : make_staging(pool);
@@ -70,33 +72,55 @@ char *courier_stage(cenote_pool *pool, uint32_t stage)
 }
 
 /* The device begins to write to the host. */
-CUresult courier_fetch(cenote_pool *pool, char *to, uint64_t from, uint64_t bytes)
+CUresult courier_fetch(cenote_pool *pool, uint32_t stage, char *to, uint64_t from, uint64_t bytes)
 {
-    pool->courier.is_out = true;
-    return pool->config.device->driver->cuMemcpyDtoHAsync(to, from, bytes, pool->courier.stream);
+    pool->courier.is_out[stage] = true;
+    return pool->config.device->driver->cuMemcpyDtoHAsync(to, from, bytes, pool->courier.streams[stage]);
 }
 
 /* The device begins to read from the host. */
-CUresult courier_bring(cenote_pool *pool, uint64_t to, const char *from, uint64_t bytes)
+CUresult courier_bring(cenote_pool *pool, uint32_t stage, uint64_t to, const char *from, uint64_t bytes)
 {
-    pool->courier.is_out = true;
-    return pool->config.device->driver->cuMemcpyHtoDAsync(to, from, bytes, pool->courier.stream);
+    pool->courier.is_out[stage] = true;
+    return pool->config.device->driver->cuMemcpyHtoDAsync(to, from, bytes, pool->courier.streams[stage]);
 }
 
 /* Before the pool ends: pages that the device may copy to or from do not go before. LOCKING: as courier_wait. */
 int courier_come_back(cenote_pool *pool)
 {
-    CUresult result = pool->courier.is_out && !pool_is_over(pool) ? courier_wait(pool) : CUDA_SUCCESS;
+    CUresult result = pool_is_over(pool) ? CUDA_SUCCESS : courier_wait_for_all(pool);
     return result ? pool_driver_error(pool, result, "waiting for copies of memory that sleeps") : CENOTE_OK;
 }
 
-/* All that was begun is done. LOCKING: the turn, let go of meanwhile. */
-CUresult courier_wait(cenote_pool *pool)
+/* Does the device have a stage? */
+bool courier_is_out(const cenote_pool *pool)
 {
-    CUstream stream = pool->courier.stream;
+    bool is_out = false;
+    for (uint32_t i = 0; i < STAGES; i++)
+        is_out = is_out || pool->courier.is_out[i];
+    return is_out;
+}
+
+/* All that was begun by the stage is done. LOCKING: the turn, let go of meanwhile. */
+CUresult courier_wait(cenote_pool *pool, uint32_t stage)
+{
+    CUstream stream = pool->courier.streams[stage];
+    if (!pool->courier.is_out[stage])
+        return CUDA_SUCCESS;
     turn_pause(pool);
     CUresult result = pool->config.device->driver->cuStreamSynchronize(stream);
     turn_go_on(pool);
-    pool->courier.is_out = result != CUDA_SUCCESS;
+    pool->courier.is_out[stage] = result != CUDA_SUCCESS;
+    return result;
+}
+
+/* The same, by every stage, also after a refusal. */
+CUresult courier_wait_for_all(cenote_pool *pool)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (uint32_t i = 0; i < STAGES; i++) {
+        CUresult waited = courier_wait(pool, i);
+        result = result ? result : waited;
+    }
     return result;
 }

@@ -15,19 +15,21 @@
 
 /* Of a pool, from its first copy to its end. LOCKING: the turn. */
 struct courier {
-    CUstream stream;
+    CUstream streams[STAGES];       /* a stage each: the thread waits for one while the device has the other */
     char    *staging;               /* pinned: STAGES of them; NULL: there is none yet */
     uint64_t stage_bytes;
     bool     is_taken;              /* a thread pauses or resumes, which may have let go of the turn */
-    bool     is_out;                /* the device may still copy to or from the stages */
+    bool     is_out[STAGES];        /* the device may still copy to or from the stage */
 };
 
-int      courier_open(cenote_pool *pool);
+int      courier_open(cenote_pool *pool, uint32_t stage);
+bool     courier_is_out(const cenote_pool *pool);
 void     courier_close(cenote_pool *pool);
 int      courier_come_back(cenote_pool *pool);
 char    *courier_stage(cenote_pool *pool, uint32_t stage);
-CUresult courier_fetch(cenote_pool *pool, char *to, uint64_t from, uint64_t bytes);
-CUresult courier_bring(cenote_pool *pool, uint64_t to, const char *from, uint64_t bytes);
-CUresult courier_wait(cenote_pool *pool);
+CUresult courier_fetch(cenote_pool *pool, uint32_t stage, char *to, uint64_t from, uint64_t bytes);
+CUresult courier_bring(cenote_pool *pool, uint32_t stage, uint64_t to, const char *from, uint64_t bytes);
+CUresult courier_wait(cenote_pool *pool, uint32_t stage);
+CUresult courier_wait_for_all(cenote_pool *pool);
 
 #endif

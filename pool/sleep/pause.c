@@ -172,7 +172,7 @@ static int begin(struct sleepers *s, struct sleeper *l, uint32_t stage)
     l->copy = copy_make(s, l->page, l->at);
     if (!l->copy)
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for the contents of a page");
-    int error = l->copy->kept ? courier_open(pool) : CENOTE_OK;
+    int error = l->copy->kept ? courier_open(pool, stage) : CENOTE_OK;
     CUresult result = error ? CUDA_SUCCESS : copy_begin(pool, l->copy, stage);
     return result ? pool_driver_error(pool, result, "copying memory to the host") : error;
 }
@@ -241,25 +241,32 @@ static int leave(struct sleepers *s, struct sleeper *l, uint32_t stage)
                                                     "giving back memory that sleeps");
 }
 
-/* One page goes while the next is copied. After an error the others stay. LOCKING: the turn. */
-static int put_to_sleep(struct sleepers *s)
+/* The page that was begun by that stage is copied, and goes. LOCKING: the turn, let go of meanwhile. */
+static int finish(struct sleepers *s, struct sleeper *l, uint32_t stage)
 {
     cenote_pool *pool = s->pool;
+    CUresult result = courier_wait(pool, stage);
+    if (result)
+        return pool_driver_error(pool, result, "copying memory to the host");
+    if (pool_is_capturing(pool)) /* nothing is unmapped then (rule 5) */
+        return error_set(CENOTE_CAPTURE, 0, "a capture has begun: what has not gone to sleep by now is awake");
+    return leave(s, l, stage);
+}
+
+/*
+ * One page goes while the device copies the next. After an error the others stay, and the device has none of them any
+ * more. LOCKING: the turn, let go of meanwhile.
+ */
+static int put_to_sleep(struct sleepers *s)
+{
     int error = CENOTE_OK;
     for (uint32_t i = 0; i <= s->count && !error; i++) {
-        struct sleeper *now = i < s->count ? &s->list[i] : NULL, *before = i ? &s->list[i - 1] : NULL;
-        error = now ? begin(s, now, i % STAGES) : CENOTE_OK;
-        if (before) {
-            int late = leave(s, before, (i - 1) % STAGES);
-            error = error ? error : late;
-        }
-        CUresult result = pool->courier.is_out ? courier_wait(pool) : CUDA_SUCCESS;
-        if (!error && result)
-            error = pool_driver_error(pool, result, "copying memory to the host");
-        else if (!error && pool_is_capturing(pool)) /* nothing is unmapped then (rule 5) */
-            error = error_set(CENOTE_CAPTURE, 0, "a capture has begun: what has not gone to sleep by now is awake");
+        error = i < s->count ? begin(s, &s->list[i], i % STAGES) : CENOTE_OK;
+        int late = i ? finish(s, &s->list[i - 1], (i - 1) % STAGES) : CENOTE_OK;
+        error = error ? error : late;
     }
-    return error;
+    CUresult result = courier_wait_for_all(s->pool);
+    return error || !result ? error : pool_driver_error(s->pool, result, "copying memory to the host");
 }
 
 /* LOCKING: the turn. */

@@ -139,7 +139,10 @@ static CUresult map(cenote_pool *pool, struct sleeper *k)
     struct device *d = pool->config.device;
     for (struct slot_ref at = p->home; at.region; at = region_of(&pool->store.pages, at.region)->next_alias[at.slot]) {
         struct region *r = region_of(&pool->store.pages, at.region);
-        CUresult result = bit_is_set(r->broken, at.slot) ? region_unmap(d, r, at.slot) : CUDA_SUCCESS;
+        bool is_broken = bit_is_set(r->broken, at.slot);
+        if (is_broken && pool_is_capturing(pool)) /* begun in a wait: nothing is unmapped then (rule 5) */
+            return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        CUresult result = is_broken ? region_unmap(d, r, at.slot) : CUDA_SUCCESS;
         if (result)
             return result;
         lock_take(&pool->lock);
@@ -158,23 +161,27 @@ static CUresult map(cenote_pool *pool, struct sleeper *k)
 
 /* --------------------------------------------------------------------------------------------------------- contents */
 
-/* What was kept goes to the address at which its block lies. LOCKING: the turn, let go of in waits. */
-static CUresult fill(struct sleepers *s)
+/*
+ * What was kept goes to the address at which its block lies, while the next page is mapped. LOCKING: the turn, let go
+ * of in waits.
+ */
+static CUresult map_and_fill(struct sleepers *s)
 {
     cenote_pool *pool = s->pool;
     CUresult result = CUDA_SUCCESS;
     uint32_t stage = 0;
     for (uint32_t i = 0; i < s->count && !result; i++) {
         const struct sleep_copy *copy = s->list[i].copy;
-        if (!copy || !copy->kept)
+        result = map(pool, &s->list[i]);
+        if (result || !copy || !copy->kept)
             continue;
-        result = stage == STAGES ? courier_wait(pool) : CUDA_SUCCESS; /* all stages are in use */
-        stage %= STAGES;
+        result = courier_wait(pool, stage);
         if (!result)
-            result = copy_back(pool, copy, stage++);
+            result = copy_back(pool, copy, stage);
         s->what.kept += copy->kept;
+        stage = (stage + 1) % STAGES;
     }
-    CUresult last = pool->courier.is_out ? courier_wait(pool) : CUDA_SUCCESS;
+    CUresult last = courier_wait_for_all(pool);
     return result ? result : last;
 }
 
@@ -200,7 +207,7 @@ static bool unmap(cenote_pool *pool, struct sleeper *k)
     for (; k->mapped; k->mapped--, at = region_of(&pool->store.pages, at.region)->next_alias[at.slot]) {
         struct region *r = region_of(&pool->store.pages, at.region);
         watch_tell(pool, CENOTE_UNMAPPING, region_slot_at(r, at.slot), p->bytes);
-        bool may = !pool->courier.is_out && !pool_is_capturing(pool);
+        bool may = !courier_is_out(pool) && !pool_is_capturing(pool);
         if (may && !region_unmap(pool->config.device, r, at.slot))
             continue;
         lock_take(&pool->lock);
@@ -274,9 +281,7 @@ static CUresult bring_back(struct sleepers *s)
     if (!result && pool_is_capturing(pool)) /* begun in a wait: what is mapped now could not be undone (rule 5) */
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     uint64_t grants = pool->access.grants;
-    for (uint32_t i = 0; i < s->count && !result; i++)
-        result = map(pool, &s->list[i]);
-    result = result ? result : fill(s);
+    result = result ? result : map_and_fill(s);
     return !result && pool->access.grants != grants ? grant_again(s) : result;
 }
 
@@ -288,7 +293,7 @@ static int go(struct sleepers *s, uint64_t *bytes)
     int error = sleepers_gather(s, sleeps);
     *bytes = lacking(s);
     if (!error && has_contents(s))
-        error = courier_open(pool);
+        error = courier_open(pool, 0);
     if (!error)
         result = bring_back(s);
     if (error || result)
