@@ -141,9 +141,9 @@ def test_garbage_in_cycles(dry):  # noqa: F811
 @pytest.mark.torch
 @pytest.mark.simulation
 def test_without_kinds_of_holders(dry):  # noqa: F811
-    """Under PyTorch's own allocator the pace is known, and the holder is not."""
-    done, found = dry(loop("kept.append(output.detach())"), "--gpu", "2GiB", "--allocator", "native")
-    assert done.returncode == 6 and found["growth"][0]["per_step"] == STEP and "--allocator cenote" in done.stdout, done.stdout
+    """Under cudaMallocAsync the pace is known, and the holder is not."""
+    done, found = dry(loop("kept.append(output.detach())"), "--gpu", "2GiB", "--allocator", "cudaMallocAsync")
+    assert done.returncode == 6 and found["growth"][0]["per_step"] == STEP and "--allocator native" in done.stdout, done.stdout
 
 
 @pytest.mark.torch

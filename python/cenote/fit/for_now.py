@@ -124,8 +124,8 @@ def lines_of(pace: Pace, allocator: str) -> list[str]:
     if is_garbage(pace):
         lines.append(f"  {readable(pace.garbage)} of it was garbage in reference cycles, which stays until Python's collector runs: gc.collect()")
     elif not lines:
-        lines.append(f"  {where}no variable was found that holds it" if allocator == "cenote" else
-                     f"  {where}what holds it is known under cenote: --allocator cenote")
+        lines.append(f"  {where}no variable was found that holds it" if allocator != "cudaMallocAsync" else
+                     f"  {where}what holds it is not known under cudaMallocAsync: --allocator native")
     return lines
 
 
