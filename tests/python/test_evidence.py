@@ -32,7 +32,7 @@ def test_a_first_run_without_a_step_shows_nothing(dry):  # noqa: F811
             for step in range(5):
                 model(torch.ones(8, 64, device="cuda")).sum().backward()
                 optimizer.step()
-    """, "--gpu", "2GiB", "--allocators")
+    """, "--gpu", "2GiB", "--allocators", "--allocator", "cenote")
     assert done.returncode == 3 and "no verdict: it made no step, and another run did" in done.stdout, done.stdout
 
 
@@ -44,7 +44,7 @@ def test_runs_that_died_do_not_say_that_nothing_fits(dry):  # noqa: F811
             raise FileExistsError("out")
         a = [torch.empty(1 << 20, device="cuda") for _ in range(10)]
         torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
-    """, "--gpu", "2GiB", "--allocators")
+    """, "--gpu", "2GiB", "--allocators", "--allocator", "cenote")
     assert done.returncode == 1 and "under which allocator it fits: not known" in done.stdout, done.stdout
 
 
