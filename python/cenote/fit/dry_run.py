@@ -471,8 +471,10 @@ def main(arguments: Sequence[str]) -> int:
     if options.search is not None and (options.limit is not None or options.baseline is not None or options.advise is not None):
         parser.error("--search has its own answer: leave out --limit, --baseline and --advise")
     try:
+        if options.model is None:
+            return dry_run(options, program)
         with tempfile.TemporaryDirectory(prefix="cenote-model-") as folder:
-            return dry_run(options, program if options.model is None else from_config.program(options, folder))
+            return dry_run(options, from_config.program(options, folder))
     except (Mistake, NotBuilt) as mistake:
         parser.error(str(mistake))
     except OSError as problem:
