@@ -284,7 +284,8 @@ def enough_lines(needed: Outcome, more_than: int) -> list[str]:
 def allocator_lines(outcome: Outcome, largest: Optional[Outcome], others: Sequence[Outcome], played: replays.Replays) -> list[str]:
     if not others:
         if outcome.failure is not None and largest is not None and largest.fits:
-            why = "the tensors that are live at one time are too large" if outcome.missing(largest)[0] or not played else "each needs more than there is"
+            is_live = outcome.missing(largest)[0] or not played
+            why = "the tensors that are live at one time are too large" if is_live else "each needs more than there is"
             return [f"  no allocator would {'spare it the error' if outcome.was_caught else 'make it fit'}: {why}", *replay_lines(largest, played)]
         return replay_lines(outcome, played)
     rows = [f"    {one.allocator:<15} {WORDS[one.verdict]}: {brief(one)}" for one in (outcome, *others)]
