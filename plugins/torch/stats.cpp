@@ -36,9 +36,11 @@ template <class Stats> static auto put_by_pool(Stats &stats, MempoolId_t id, con
 
 template <class Stats> static void put_by_pool(Stats &, MempoolId_t, const cenote_level &, long) {}
 
+/* PyTorch lists a pool from its first memory on. */
 void put_pool_level(DeviceStats &stats, MempoolId_t id, const cenote_level &level)
 {
-    put_by_pool(stats, id, level, 0);
+    if (level.peak || level.total_in || level.total_out)
+        put_by_pool(stats, id, level, 0);
 }
 
 cenote_stats read_stats(cenote_pool *pool)

@@ -356,3 +356,14 @@ def test_a_last_resort_keeps_what_graphs_write_to(sim):
     torch.cuda.synchronize()
     assert holds(target, 3) and holds(lent, 5)
     del lent, target, source
+
+
+@fails_before("2.15", "counts no memory by pool")
+def test_a_pool_without_memory_is_in_no_statistics():
+    pool = torch.cuda.MemPool()
+    name = "reserved_bytes_by_private_pools.{}_{}.all.current".format(*pool.id)
+    with torch.cuda.use_mem_pool(pool):
+        assert name not in torch.cuda.memory_stats()
+        live = block(4 * MIB)
+    assert torch.cuda.memory_stats()[name] >= 4 * MIB
+    del live
