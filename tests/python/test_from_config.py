@@ -144,7 +144,7 @@ def test_what_transformers_makes_of_a_config(run, tmp_path):
 @pytest.mark.parametrize("arguments, why", [
     (("--model", "model", "--train", "qlora", "--batch", "2", "--seq", "64"), "qlora needs bitsandbytes's kernels"),
     (("--model", "model", "--train", "half", "--batch", "2", "--seq", "64"), "'half' is no way to train; there are full and lora"),
-    (("--model", "nobody/nothing", *TRAIN), "--model nobody/nothing: there is no such folder or file, and the hub has no such model, or cannot be"),
+    (("--model", "nobody/nothing", *TRAIN), "--model nobody/nothing: there is no such folder or file here, and Transformers found no such model"),
     (("--model", "./nothing", *TRAIN), "nothing: No such file or directory"),
     (("--model", "model", *TRAIN, "train.py"), "--model is in place of a script: leave out 'train.py'"),
     (("--model", "model", "--batch", "2", "--seq", "64"), "--model needs either --train full, --train lora or --serve"),

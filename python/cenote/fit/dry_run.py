@@ -397,7 +397,7 @@ def check_folder() -> None:
         raise Mistake("the current folder has been removed: change to one that is there") from None
 
 
-def dry_run(options: argparse.Namespace, program: list[str]) -> int:
+def dry_run(options: argparse.Namespace, program: list[str], keeper: Keeper) -> int:
     run.command_line(program)  # Mistake if there is none
     check_folder()
     if program[0] == "-":
@@ -409,17 +409,16 @@ def dry_run(options: argparse.Namespace, program: list[str]) -> int:
             raise Mistake("--search changes a number in the script of one process, not of --world: make it an argument of the script")
     command_line.check_output(options.json)
     baseline = limit.read(options.baseline, options.allocator) if options.baseline is not None else None
-    with Keeper() as keeper:
-        stage = Stage(options, program, keeper)
-        from cenote.simulated import demands
-        demands.warn(os.path.dirname(stage.preload))
-        try:
-            status = tell(stage, options, program, baseline)
-        finally:
-            stage.guard.close()
-        if stage.guard.problem:
-            raise Mistake(stage.guard.problem)
-        return status
+    stage = Stage(options, program, keeper)
+    from cenote.simulated import demands
+    demands.warn(os.path.dirname(stage.preload))
+    try:
+        status = tell(stage, options, program, baseline)
+    finally:
+        stage.guard.close()
+    if stage.guard.problem:
+        raise Mistake(stage.guard.problem)
+    return status
 
 
 def tell(stage: Stage, options: argparse.Namespace, program: list[str], baseline: Optional[limit.Baseline]) -> int:
@@ -471,10 +470,8 @@ def main(arguments: Sequence[str]) -> int:
     if options.search is not None and (options.limit is not None or options.baseline is not None or options.advise is not None):
         parser.error("--search has its own answer: leave out --limit, --baseline and --advise")
     try:
-        if options.model is None:
-            return dry_run(options, program)
-        with tempfile.TemporaryDirectory(prefix="cenote-model-") as folder:
-            return dry_run(options, from_config.program(options, folder))
+        with Keeper() as keeper:
+            return dry_run(options, program if options.model is None else from_config.program(options, keeper.folder), keeper)
     except (Mistake, NotBuilt) as mistake:
         parser.error(str(mistake))
     except OSError as problem:

@@ -203,7 +203,7 @@ def why_not(why: Exception, path: str, version: str) -> str:
         kind = text.partition("model type `")[2].partition("`")[0] or text.strip("'\"")
         return f"Transformers {version} knows no model of the type {kind[:60]!r}"
     if isinstance(why, OSError) and not os.path.exists(path):
-        return "there is no such folder or file, and the hub has no such model, or cannot be reached"
+        return "there is no such folder or file here, and Transformers found no such model in the hub, or could not reach it"
     return f"Transformers {version} cannot read the config: {type(why).__name__}: {in_one_line(why)}"
 
 
