@@ -80,6 +80,8 @@ def nursed_python():
 def caller(python, clean, folder):
     def call(*arguments, input=None, cwd=folder, **variables):
         words = list(map(str, arguments))
+        words[1:1] = ["-v"] if words[:1] == ["dry-run"] and "SHORT" not in variables else []  # most tests ask for a line of the whole verdict
+        variables.pop("SHORT", None)
         done = subprocess.run([python, "-m", "cenote", *words], env={**clean, **variables}, cwd=cwd, input=input, capture_output=True, text=True,
                               timeout=SECONDS)
         if words[:1] == ["dry-run"] and "--json" in words:

@@ -128,10 +128,15 @@ def devices(cards: list[Card], asked: Optional[int]) -> Optional[int]:
     return command_line.devices(str(max(counts)))
 
 
+def of_other_kernels(cards: list[Card]) -> list[Card]:
+    """A program that chooses kernels by the card takes those of an H100."""
+    return [card for card in cards if card.sm and card.sm != SIMULATED_SM]
+
+
 def caveats(cards: list[Card]) -> list[str]:
     """What of these cards is not simulated."""
     lines = []
-    others = [card for card in cards if card.sm and card.sm != SIMULATED_SM]
+    others = of_other_kernels(cards)
     if others:
         lines.append(f"of these cards only the memory is simulated: a program sees an H100, of compute capability {SIMULATED_SM}, and takes the "
                      f"kernels for that ({', '.join(f'{card.name} has {card.sm}' for card in others)})")

@@ -17,7 +17,7 @@ from typing import Any, Callable, Optional, Sequence, Union
 
 from cenote.base import outputs, quantity, switch
 from cenote.base.mistake import Mistake
-from cenote.fit import advice, cards, copies, from_config, job, limit, number, replays, rows, several, stall, verdict
+from cenote.fit import advice, cards, copies, from_config, job, limit, number, replays, rows, screen, several, stall, verdict
 from cenote.fit import search as searching
 from cenote.fit.outcome import Outcome, idle
 from cenote.fit.verdict import Answer
@@ -28,6 +28,7 @@ from cenote.launch.environment import Wish
 from cenote.launch.keeper import Keeper
 from cenote.places import NotBuilt
 from cenote.remedies import table
+from cenote.view import html_page
 
 FITS, FITS_NOT, BAD_USE, UNKNOWN, CAUGHT, DEPENDS, GROWS, ABOVE_LIMIT, ABOVE_BASELINE = range(9)
 STATUSES = {"fits": FITS, "grows": GROWS, "fits not": FITS_NOT, "unknown": UNKNOWN, "caught": CAUGHT, "depends": DEPENDS}
@@ -139,10 +140,12 @@ def make_parser() -> command_line.Parser:
     parser.add_argument("--baseline", metavar="FILE",
                         help="for CI: the difference to the run whose --json FILE is; exit status 8 if it is more than 1 %%")
     parser.add_argument("--json", metavar="FILE", help="write the verdict and all figures to FILE as well")
+    parser.add_argument("--report", metavar="FILE", help="write a page to FILE, NAME.html: all lines of the verdict, and memory over time by name")
     parser.add_argument("--writes", metavar="PATH", action="append", default=[], help="the script may really change this file or folder")
     parser.add_argument("--keep-files", metavar="DIR", help="copy what the script wrote in the first run to DIR")
     parser.add_argument("--unprotected", action="store_true",
                         help="let the script change any file, where the system does not let cenote mount an overlay")
+    parser.add_argument("-v", "--verbose", action="store_true", help="all lines of the verdict: phases, each holder with its lines, values, files")
     parser.add_argument("--quiet", action="store_true", help="do not show what the script prints")
     from_config.add_options(parser)
     return parser
@@ -187,6 +190,8 @@ class Stage:
         variables = self.variables(capacity, allocator, more or {}, asked[0].node if asked else self.options.devices)
         if self.options.search is None:
             variables[environment.DRY_RECORDS] = "on"
+        if self.options.report is not None:
+            variables[environment.DRY_RECORDS] = variables[environment.DRY_PAGE] = "on"
         variables[environment.DRY_UNKNOWN], variables[environment.DRY_STEPS] = unknown or self.options.unknown, str(self.options.steps)
         run.prepare_plugin(not self.runs and program[0] != "--", variables)
         is_first, self.runs, is_doubtful = not self.runs, self.runs + 1, False
@@ -252,27 +257,26 @@ class Stage:
             self.keeper.over()
             self.guard.ended(self.options.keep_files or "", not leaves_copy)
             reports = read_reports(folder)
-            recordings = self.keep_recordings(folder, reports)
+            recordings, pages = self.keep_recordings(folder, reports)
             output.seek(max(output.tell() - TAIL, 0))
             tail = output.read().decode(errors="replace")
         found = Outcome(capacity, ran_under(allocator, reports), child.pid, status, reports, tail, stopped, variables[environment.DRY_UNKNOWN],
                         asked[0].node if asked else self.options.devices or 1, asked[0].size if asked else None)
         worst = found.worst()
         if worst is not None:
-            found = found._replace(recording=recordings.get((worst[0]["pid"], worst[2]), ""))
+            found = found._replace(recording=recordings.get((worst[0]["pid"], worst[2]), ""), page=pages.get(worst[0]["pid"], ""))
         if found.verdict == "unknown":
             self.refused = self.refused or self.guard.hint([error["text"] + error["type"] for error in found.errors] + [tail])
         self.most_steps = max(self.most_steps, found.steps)
         return idle(found, self.most_steps)
 
-    def keep_recordings(self, folder: str, reports: list[dict[str, Any]]) -> dict[tuple[int, str], str]:
-        """Paths by process and device, outside of the folder, which goes."""
-        found = {}
-        for report in reports:
-            for device, name in report.pop("recordings", {}).items():
-                path = found[report["pid"], device] = os.path.join(self.keeper.folder, name)
-                os.replace(os.path.join(folder, name), path)
-        return found
+    def keep_recordings(self, folder: str, reports: list[dict[str, Any]]) -> tuple[dict[tuple[int, str], str], dict[int, str]]:
+        """Paths of recordings by process and device, and of pages by process, outside of the folder, which goes."""
+        def kept(name: str) -> str:
+            os.replace(os.path.join(folder, name), os.path.join(self.keeper.folder, name))
+            return os.path.join(self.keeper.folder, name)
+        recordings = {(report["pid"], device): kept(name) for report in reports for device, name in report.pop("recordings", {}).items()}
+        return recordings, {report["pid"]: kept(name) for report in reports if (name := report.pop("page", ""))}
 
 
 def begin(line: Sequence[str], passed: Sequence[int], variables: dict[str, str], output: Any,
@@ -390,6 +394,18 @@ def write_json(path: Optional[str], content: dict[str, Any]) -> None:
         outputs.write(path, (json.dumps(content, indent=1) + "\n").encode())
 
 
+def write_page(path: Optional[str], evidence: Optional[Outcome], short: Sequence[str], whole: Sequence[str]) -> None:
+    """The verdict, its first lines and all of them. Without a run that left a page there is none, and a line says so."""
+    if path is None:
+        return
+    if evidence is None or not evidence.page:
+        say(f"{path} is not written: no run told of its blocks")
+        return
+    with open(evidence.page, encoding="utf-8") as file:
+        outputs.write(path, html_page.below("\n".join(short).strip(), "\n".join(whole).strip(), file.read()).encode())
+    say(f"{path}: open it in a browser")
+
+
 def check_folder() -> None:
     try:
         os.getcwd()
@@ -408,6 +424,7 @@ def dry_run(options: argparse.Namespace, program: list[str], keeper: Keeper) -> 
         if asked is not None and options.search.kind == number.CONSTANT:
             raise Mistake("--search changes a number in the script of one process, not of --world: make it an argument of the script")
     command_line.check_output(options.json)
+    command_line.check_output(options.report)
     baseline = limit.read(options.baseline, options.allocator) if options.baseline is not None else None
     stage = Stage(options, program, keeper)
     from cenote.simulated import demands
@@ -425,23 +442,30 @@ def tell(stage: Stage, options: argparse.Namespace, program: list[str], baseline
     """Runs, prints and writes the answer, and returns the exit status."""
     if options.search is not None:
         result = searching.find(stage, options.search, program)
-        print("\n".join([searching.text(result), *cards.caveats(options.cards), *stage.kept_lines()]), flush=True)
+        write_page(options.report, result.tried.get(result.best) if result.best is not None else None,
+                   [searching.text(result, options.cards, False)], [searching.text(result, options.cards, True)])
+        print("\n".join([searching.text(result, options.cards, options.verbose), *stage.kept_lines()]), flush=True)
         write_json(options.json, {**searching.content(result), **stage.kept()})
         if result.changed_nothing:
             return BAD_USE
         return UNKNOWN if result.failed is not None else FITS_NOT if result.best is None else STATUSES[result.tried[result.best].verdict]
     if len(options.cards) != 1:
         found = several.ask(stage, options.cards, program) if options.cards else several.smallest(stage, program)
-        print("\n".join([several.text(program, found, options.allocator, not options.cards), *stage.kept_lines(),
+        print("\n".join([several.text(program, found, options.allocator, not options.cards, options.verbose), *stage.kept_lines(),
                          *several.hint(found, options.line)]), flush=True)
         write_json(options.json, {**several.content(program, found), **stage.kept()})
+        write_page(options.report, found.needed, [several.text(program, found, options.allocator, not options.cards, False)],
+                   [several.text(program, found, options.allocator, not options.cards, True), *stage.kept_lines()])
         return STATUSES[found.verdict]
     answer = ask(stage, program)
     given = advice.ask(stage, answer, program, options.advise) if options.advise is not None else None
     judged = limit.judge(answer, options.limit, baseline)
-    print("\n".join([verdict.text(program, answer, options.devices or 1, options.cards[0].full_title), *cards.caveats(options.cards),
-                     *stage.kept_lines(), *judged.lines,
-                     *(rows.lines(given) if given is not None else advice.hint(answer, options.line))]), flush=True)
+    advised = advice.hint(answer, options.line) if given is None else []
+    whole = [verdict.text(program, answer, options.devices or 1, options.cards[0].full_title), *cards.caveats(options.cards)]
+    short = [screen.text(program, answer, options.devices or 1, options.cards[0], advised)]
+    more = [*stage.kept_lines(), *judged.lines, *(rows.lines(given) if given is not None else [])]
+    print("\n".join([*whole, *more, *advised] if options.verbose else [*short, *more]), flush=True)
+    write_page(options.report, answer.evidence, [*short, *more], [*whole, *more, *advised])
     write_json(options.json, {**verdict.content(program, answer), **judged.content, **stage.kept(),
                               **({"advice": rows.content(given)} if given is not None else {})})
     if answer.verdict in ("fits", "grows") and (judged.is_above_limit or judged.is_above_baseline):
@@ -453,6 +477,8 @@ def main(arguments: Sequence[str]) -> int:
     parser = make_parser()
     ours, program = command_line.split(arguments, parser)
     options = parser.parse_args(ours)
+    if options.report is not None and not options.report.endswith(".html"):
+        parser.error(f"--report writes a page, and {options.report[-40:]!r} does not end in .html: name a .html")
     try:
         options.devices = cards.devices(options.cards, options.devices)
     except argparse.ArgumentTypeError as why:

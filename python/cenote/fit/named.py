@@ -34,7 +34,8 @@ def short(line: str) -> str:
 
 
 def what(row: dict[str, Any]) -> str:
-    return row["name"] if row["name"] == row["kind"] else f"{row['kind']}: {row['name']}"
+    is_told = row["name"] == row["kind"] or row["name"].startswith("outside modules") and row["kind"] == "outside of modules"
+    return row["name"] if is_told else f"{row['kind']}: {row['name']}"
 
 
 def lines(names: Optional[dict[str, Any]], when: str, most: int = LINES_MAX) -> list[str]:

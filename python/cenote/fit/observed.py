@@ -42,6 +42,12 @@ def epoch(seen: Sequence[dict[str, Any]]) -> Optional[str]:
 PHASES = (("evaluation", evaluation), ("saving", saving), ("the end of an epoch", epoch))
 
 
+def missing(reports: Sequence[dict[str, Any]]) -> list[str]:
+    """What a program that trains did not do in the run."""
+    seen = [report["seen"] for report in reports if report["steps"] and report.get("seen")]
+    return [name for name, text in PHASES if not text(seen)] if seen else []
+
+
 def lines(reports: Sequence[dict[str, Any]], was_ended: bool) -> list[str]:
     """Empty for a program that does not train."""
     training = [report for report in reports if report["steps"] and report.get("seen")]
@@ -53,10 +59,9 @@ def lines(reports: Sequence[dict[str, Any]], was_ended: bool) -> list[str]:
     without = max(one["without_gradients"] for one in seen)
     there = [steps, *(text for text in found.values() if text)]
     there += [f"{times(without, 'call')} of a model in training mode without gradients"] if without else []
-    missing = [name for name, text in found.items() if not text]
     result = [f"  seen: {', '.join(there)}"]
-    if missing:
-        result.append(f"  not seen: {', '.join(missing)}" + (" (--steps 0 runs the whole script, and what it saves is written)" if was_ended else ""))
+    if not_there := missing(reports):
+        result.append(f"  not seen: {', '.join(not_there)}" + (" (--steps 0 runs the whole script, and what it saves is written)" if was_ended else ""))
     return result
 
 

@@ -25,6 +25,7 @@ class Outcome(NamedTuple):
     world: Optional[int] = None  # ranks of the job, if only some of them ran
     is_idle: bool = False  # it made no step, and another run of the same question did: it shows nothing
     recording: str = ""  # the path of that of the device that held most: replays.py plays it
+    page: str = ""  # the path of that of its process, for --report
 
     @property
     def own(self) -> Optional[dict[str, Any]]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Sequence
 
 from cenote.base import quantity
 from cenote.base.quantity import readable as size
-from cenote.fit import number, observed, verdict
+from cenote.fit import cards, number, observed, screen, verdict
+from cenote.fit.cards import Card
 from cenote.fit.next_value import Hunt, Point, slope
 from cenote.fit.number import Search
 from cenote.fit.outcome import Outcome
@@ -133,7 +134,8 @@ def proof_lines(found: Found) -> list[str]:
     return lines
 
 
-def text(found: Found) -> str:
+def text(found: Found, which: list[Card], has_all: bool) -> str:
+    """`has_all`: the user asked for all lines."""
     name, values = found.search.name, found.search.values
     under = verdict.NAMES.get(found.allocator, found.allocator)
     lines = ["", f"--- cenote dry-run --search {range_text(found.search)}: GPU of {found.card}, {under} ---"]
@@ -151,7 +153,9 @@ def text(found: Found) -> str:
     copied = f", {found.copied} of them from where the first had read its arguments" if found.copied else ""
     lines.append(f"  {verdict.plural(len(found.tried), 'run')}, {found.seconds:.0f} s{copied}")
     best = found.tried.get(found.best) if found.best is not None else None
-    return "\n".join([*lines, *(verdict.value_lines(best, None) if best is not None else [verdict.NOT_KNOWN])])
+    if not has_all:
+        return "\n".join([*lines, *(screen.below_search(best, which) if best is not None else [])])
+    return "\n".join([*lines, *cards.caveats(which), *(verdict.value_lines(best, None) if best is not None else [verdict.NOT_KNOWN])])
 
 
 def content(found: Found) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Sequence
 
 from cenote.base import quantity, source
 from cenote.base.quantity import readable as size_text
-from cenote.fit import advice, cards, observed, replays, search_room, verdict
+from cenote.fit import advice, cards, observed, replays, screen, search_room, verdict
 from cenote.fit.cards import Card
 from cenote.fit.outcome import Outcome
 from cenote.launch import command_line, environment
@@ -140,16 +140,16 @@ def row_text(row: Row, answer: Answer) -> list[str]:
     return [row.card.title, size_text(row.card.capacity), verdict.WORDS[row.verdict], left, row.basis]
 
 
-def text(program: Sequence[str], answer: Answer, allocator: str, is_smallest: bool = False) -> str:
-    """`is_smallest`: the user named no card."""
+def text(program: Sequence[str], answer: Answer, allocator: str, is_smallest: bool = False, has_all: bool = True) -> str:
+    """`is_smallest`: the user named no card. `has_all`: the user asked for all lines."""
     name = program[1] if program[0] in ("-m", "--") else program[0]
-    table = [["card", "memory", "verdict", "", "by"], *(row_text(row, answer) for row in answer.rows)]
+    table = [row[:None if has_all else -1] for row in (["card", "memory", "verdict", "", "by"], *(row_text(row, answer) for row in answer.rows))]
     widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
     which = "the smallest cards that are known" if is_smallest else f"{len(answer.rows)} cards"
     lines = ["", f"--- cenote dry-run {source.shown(name)}: {which}, {verdict.NAMES.get(allocator, allocator)} ---",
              *("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in table)]
     if answer.needed is not None:
-        lines += [*needed_lines(answer), *verdict.peak_lines(answer.needed)]
+        lines += [*needed_lines(answer), *(verdict.peak_lines(answer.needed) if has_all else [])]
     for row in answer.rows:
         own = answer.runs.get(row.card.capacity)
         if own is not None and own.failure is not None:
@@ -158,7 +158,10 @@ def text(program: Sequence[str], answer: Answer, allocator: str, is_smallest: bo
             lines += [f"  {row.card.title}: {verdict.why_unknown(own)}", *verdict.last_words(own)]
     some = answer.needed or next(iter(answer.runs.values()))
     lines += verdict.enough_lines(some, max(lacking)) if (lacking := [row.card.capacity for row in answer.rows if row.verdict == FITS_NOT]) else []
-    lines += [*verdict.range_lines(some, answer.played, some.capacity), *verdict.replay_lines(some, answer.played)]
+    lines += verdict.range_lines(some, answer.played, some.capacity)
+    if not has_all:
+        return "\n".join([*lines, *screen.below_table(some, answer.played, [row.card for row in answer.rows])])
+    lines += verdict.replay_lines(some, answer.played)
     lines += search_room.lines(some.used)
     lines += observed.lines(some.used, some.was_ended)
     return "\n".join([*lines, *cards.caveats([row.card for row in answer.rows]), *verdict.value_lines(some, None)])

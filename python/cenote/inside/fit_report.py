@@ -298,7 +298,8 @@ class Watch:
                    "failures": self.failures, "failures_count": self.failures_count, "error": self.error() if end == "exit" else None,
                    "growth": self.rises.report(), "seen": self.seen.report(), "values": self.values.report() if self.values is not None else None,
                    "remedies": self.remedies.report() if self.remedies is not None else None,
-                   "settings": self.settings, "recordings": recording.save(self.folder, list(self.devices)) if end else {}}
+                   "settings": self.settings, "recordings": recording.save(self.folder, list(self.devices)) if end else {},
+                   "page": recording.save_page(self.folder, list(self.devices)) if end else ""}
         path = os.path.join(self.folder, f"{os.getpid()}.json")
         outputs.write(path, json.dumps(content).encode())
 

@@ -21,6 +21,7 @@ OUTSIDE, BEFORE, SUMS, TEMPORARY, AGAIN = ("outside of modules", "from before na
                                            "temporary memory of the optimizer", "activations, computed again")
 KINDS = {1: "parameters", 2: "gradients", 3: "optimizer state", 4: "buffers", 6: "workspaces", INPUTS: "inputs"}
 WORKSPACES = "workspaces of cuBLAS"
+CACHES = {"transformers/cache_utils.py": "KV cache"}  # files of libraries, below site-packages, that allocate for one purpose alone
 OUTSIDE_NAMES = {TEMPORARY: "optimizer.step()", BEFORE: BEFORE}  # where there is no module
 NO_PHASE = "outside"  # of forward, backward, evaluation and optimizer
 
@@ -80,6 +81,9 @@ class Reader:
         if place.is_workspace and not kind:
             return Row(WORKSPACES, WORKSPACES, "", line, text, library, phase_name(place.phase), "")
         module = self.names.naming.text(place.path)
+        own_kind = CACHES.get(place.inner[0].rpartition("site-packages/")[2]) if not kind else None
+        if own_kind is not None:
+            return Row(own_kind, module or own_kind, "", line, text, library, phase_name(place.phase), place.node)
         if kind in KINDS:
             return Row(KINDS[kind], name or module or line or KINDS[kind], shape, line, text, library, phase_name(place.phase), place.node)
         found = self.kind_of(place, number)

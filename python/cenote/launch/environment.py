@@ -51,6 +51,7 @@ DRY_CONSTANT = "CENOTE_DRY_CONSTANT"  # NAME=VALUE=PATH: a number in this script
 DRY_UNLIMITED = "CENOTE_DRY_UNLIMITED"  # on: a limit that the program sets its allocator does not count: the run says what it needs
 DRY_RECORDS = "CENOTE_DRY_RECORDS"  # on: the program records what it allocates and frees, see inside/recording.py
 DRY_RECORD = ".record"  # the ending of the file there
+DRY_PAGE = "CENOTE_DRY_PAGE"  # on: it writes a page to that folder, too, see inside/recording.py
 DRY_STACKS = ".stacks"  # the ending of the file there to which a process writes the stack of its main thread when it gets the signal DRY_ASK
 DRY_ASK = signal.SIGRTMAX - 3  # no library is known that uses it
 DRY_TELL = signal.SIGRTMAX - 4  # a process that gets it writes its report

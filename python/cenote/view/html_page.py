@@ -23,6 +23,7 @@ POINTS, BLOCKS, RANGES, NAMES, STEPS, PAGES = 8000, 60_000, 20_000, 1000, 5000, 
 GROUPS = 11  # names with a colour of their own; the others are "everything else"
 LONGEST_NAME = 160
 DATA = "/* the data of the page */ null"  # places in page.html
+ABOVE = "<!-- what stands above the page -->"
 STYLE, SCRIPTS = "/* the style of the page */", "/* the scripts of the page */"
 SCRIPT_FILES = ("state.js", "drawing.js", "words.js", "events.js")  # in this order: one script
 
@@ -222,3 +223,9 @@ def page(histories: list[History], tell: Optional[Callable[[str], None]] = None)
     before, _, after = template().partition(DATA)
     title = html.escape(", ".join(dict.fromkeys(history.title for history in histories))[:200]).encode("ascii", "xmlcharrefreplace").decode()
     return before.replace("<title>cenote view</title>", f"<title>{title} - cenote view</title>") + data + after
+
+
+def below(text: str, more: str, page: str) -> str:
+    """The same page, below a text, which a click makes longer."""
+    safe, whole = (html.escape(one).encode("ascii", "xmlcharrefreplace").decode() for one in (text, more))
+    return page.replace(ABOVE, f'<div class="above"><pre>{safe}</pre><details><summary>all lines</summary><pre>{whole}</pre></details></div>', 1)
