@@ -15,7 +15,7 @@ def validator(kind):
 
 
 def kind_of(content):
-    return "search" if "search" in content else "cards" if "cards" in content else "answer"
+    return "searches" if "searches" in content else "search" if "search" in content else "cards" if "cards" in content else "answer"
 
 
 def check(content):

@@ -1,4 +1,4 @@
-"""docs/memory-questions.md and docs/dry-run.md show the real output of their programs."""
+"""docs/memory-questions.md, docs/first.md and docs/dry-run.md show the real output of their programs."""
 import importlib.util
 import os
 import pathlib
@@ -14,7 +14,7 @@ PAGE = (ROOT / "docs" / "memory-questions.md").read_text(encoding="utf-8")
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the programs are PyTorch's")
 
 
-@pytest.mark.parametrize("page", ["memory-questions.md", "dry-run.md"])
+@pytest.mark.parametrize("page", ["memory-questions.md", "first.md", "dry-run.md"])
 def test_the_page_is_true(clean, nursed_python, page):
     build = {name: os.environ[name] for name in ("CENOTE_BUILD",) if name in os.environ}
     command = [nursed_python, ROOT / "tools/answers", "--check", page]

@@ -167,3 +167,22 @@ def test_search_of_a_number_in_the_script(searched):
 def test_search_without_a_number_to_change(searched):
     done, _ = searched("    train(zeros(2))", "8..128")
     assert done.returncode == 2 and "no number to change was found" in done.stderr and done.stdout == ""
+
+
+@pytest.mark.torch
+@pytest.mark.simulation
+def test_search_on_several_cards(nursed_run, tmp_path):
+    """Each card has what a search on it alone finds, and what needs more than a card has is not tried there."""
+    (tmp_path / "train.py").write_text(textwrap.dedent(MODEL + "    train(zeros(int(sys.argv[1])))"))
+
+    def search(gpu):
+        done = nursed_run("dry-run", "--gpu", gpu, "--search", "1=8..128", "--json", "out.json", "train.py", "4", SHORT=1)
+        return done, json.loads((tmp_path / "out.json").read_text())
+    done, found = search("1GiB,600MiB,800MiB")
+    largest = [one["largest"] for one in found["searches"]]
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert largest == [search("1GiB")[1]["largest"], None, search("800MiB")[1]["largest"]] and largest[2] < largest[0]
+    assert str(largest[0] + 1) not in found["searches"][1]["tried"]
+    rows = [line.split() for line in done.stdout.splitlines()[3:6]]
+    assert [row[:4] for row in rows] == [["1GiB", "1.00", "GiB", str(largest[0])], ["600MiB", "600.0", "MiB", "none"],
+                                         ["800MiB", "800.0", "MiB", str(largest[2])]], done.stdout

@@ -441,14 +441,7 @@ def dry_run(options: argparse.Namespace, program: list[str], keeper: Keeper) -> 
 def tell(stage: Stage, options: argparse.Namespace, program: list[str], baseline: Optional[limit.Baseline]) -> int:
     """Runs, prints and writes the answer, and returns the exit status."""
     if options.search is not None:
-        result = searching.find(stage, options.search, program)
-        write_page(options.report, result.tried.get(result.best) if result.best is not None else None,
-                   [searching.text(result, options.cards, False)], [searching.text(result, options.cards, True)])
-        print("\n".join([searching.text(result, options.cards, options.verbose), *stage.kept_lines()]), flush=True)
-        write_json(options.json, {**searching.content(result), **stage.kept()})
-        if result.changed_nothing:
-            return BAD_USE
-        return UNKNOWN if result.failed is not None else FITS_NOT if result.best is None else STATUSES[result.tried[result.best].verdict]
+        return tell_search(stage, options, searching.find(stage, options.search, program))
     if len(options.cards) != 1:
         found = several.ask(stage, options.cards, program) if options.cards else several.smallest(stage, program)
         print("\n".join([several.text(program, found, options.allocator, not options.cards, options.verbose), *stage.kept_lines(),
@@ -473,6 +466,25 @@ def tell(stage: Stage, options: argparse.Namespace, program: list[str], baseline
     return STATUSES[answer.verdict]
 
 
+def tell_search(stage: Stage, options: argparse.Namespace, results: list[searching.Found]) -> int:
+    def text(has_all: bool) -> str:
+        is_one = len(options.cards) == 1
+        return searching.text(results[0], options.cards, has_all) if is_one else searching.table(results, options.cards, has_all)
+
+    print("\n".join([text(options.verbose), *stage.kept_lines()]), flush=True)
+    contents = [searching.content(result) for result in results]
+    write_json(options.json, {**(contents[0] if len(options.cards) == 1 else {"searches": contents}), **stage.kept()})
+    best = max((result for result in results if result.best is not None), key=lambda result: result.capacity, default=None)
+    write_page(options.report, best.tried[best.best] if best is not None and best.best is not None else None, [text(False)], [text(True)])
+    if any(result.changed_nothing for result in results):
+        return BAD_USE
+    if any(result.failed is not None for result in results):
+        return UNKNOWN
+    if any(result.best is None for result in results):
+        return FITS_NOT
+    return max(STATUSES[result.tried[result.best].verdict] for result in results if result.best is not None)
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = make_parser()
     ours, program = command_line.split(arguments, parser)
@@ -489,10 +501,11 @@ def main(arguments: Sequence[str]) -> int:
     except Mistake as mistake:
         parser.error(str(mistake))
     options.sim, options.line = options.cards[0].capacity if options.cards else command_line.MOST_CAPACITY, arguments
-    for_one = options.search is not None or options.allocators or options.limit is not None or options.baseline is not None or (
-        options.advise is not None)
+    for_one = options.allocators or options.limit is not None or options.baseline is not None or options.advise is not None
     if len(options.cards) != 1 and for_one:
-        parser.error("--search, --allocators, --advise, --limit and --baseline are for one card: name one with --gpu")
+        parser.error("--allocators, --advise, --limit and --baseline are for one card: name one with --gpu")
+    if not options.cards and options.search is not None:
+        parser.error("--search is for cards: name one or more with --gpu")
     if options.search is not None and (options.limit is not None or options.baseline is not None or options.advise is not None):
         parser.error("--search has its own answer: leave out --limit, --baseline and --advise")
     try:

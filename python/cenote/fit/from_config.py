@@ -114,8 +114,8 @@ def check(options: argparse.Namespace, program: Sequence[str]) -> None:
     if options.batch is None and not options.serve:
         raise Mistake("--model needs --batch N, the sequences of a step")
     if options.batch is None and options.search is None:
-        if len(options.cards) != 1:
-            raise Mistake("how many sequences fit is a question about one card: name it by --gpu, or say how many by --batch")
+        if not options.cards:
+            raise Mistake("how many sequences fit is a question about cards: name one or more by --gpu, or say how many by --batch")
         options.search = number.read(SEQUENCES)
 
 

@@ -6,7 +6,7 @@ with a larger one.
 """
 import sys
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Optional, Sequence
 
 from cenote.base import quantity
 from cenote.base.quantity import readable as size
@@ -54,25 +54,44 @@ def point(value: int, outcome: Outcome) -> Point:
     return Point(value, outcome.needed(), outcome.least_needed(), worst[1]["others"] + sum(kinds.get(name, 0) for name in FIXED))
 
 
-def find(stage: "Stage", search: Search, program: Sequence[str]) -> Found:
-    options, began = stage.options, time.monotonic()
-    tried: dict[int, Outcome] = {}
+def find(stage: "Stage", search: Search, program: Sequence[str]) -> list[Found]:
+    """For each card, the largest first: what needs more there than a smaller one has is not tried on that one."""
+    options = stage.options
     if search.kind == number.BATCH:
-        search = number.looked(search, observed.remedies(stage.play(options.sim, options.allocator, program, LOOK)))
+        most = max(card.capacity for card in options.cards)
+        search = number.looked(search, observed.remedies(stage.play(most, options.allocator, program, LOOK)))
+    found: dict[int, Found] = {}
+    seen: dict[int, Outcome] = {}
+    for card in sorted(options.cards, key=lambda card: -card.capacity):
+        found[card.capacity] = on_card(stage, search, program, card, seen)
+        seen.update(found[card.capacity].tried)
+        if found[card.capacity].failed is not None:
+            break
+    return [found[card.capacity] for card in options.cards if card.capacity in found]
+
+
+def on_card(stage: "Stage", search: Search, program: Sequence[str], card: Card, seen: Mapping[int, Outcome]) -> Found:
+    """`seen`: runs on larger cards."""
+    options, began, copied, capacity = stage.options, time.monotonic(), stage.copied, card.capacity
+    tried: dict[int, Outcome] = {}
+    where = f" on {card.title}" if len(options.cards) > 1 else ""
 
     def run(value: int) -> Outcome:
         line, more = number.applied(search, program, value)
-        outcome = tried[value] = stage.play(options.sim, options.allocator, line, more)
+        outcome = tried[value] = stage.play(capacity, options.allocator, line, more)
         words = verdict.WORDS[outcome.verdict]
-        print(f"cenote dry-run: {search.name}={value}: {words}, {verdict.brief(outcome)}", file=sys.stderr, flush=True)
+        print(f"cenote dry-run: {search.name}={value}{where}: {words}, {verdict.brief(outcome)}", file=sys.stderr, flush=True)
         return outcome
 
     def found(failed: Optional[int] = None) -> Found:
         best = max((value for value, outcome in tried.items() if outcome.fits), default=None)
-        return Found(search, options.sim, options.cards[0].full_title, options.allocator, tried, best, failed, time.monotonic() - began,
-                     stage.copied, stage.why_from_the_start())
+        return Found(search, capacity, card.full_title, options.allocator, tried, best, failed, time.monotonic() - began,
+                     stage.copied - copied, stage.why_from_the_start())
 
-    hunt = Hunt(search.values, options.sim)
+    hunt = Hunt(search.values, capacity)
+    larger = [value for value, outcome in seen.items() if outcome.fits and outcome.least_needed() > capacity]
+    if larger and search.values.index(min(larger)) > 0:
+        hunt.tell(search.values.index(min(larger)), None)
     while not hunt.is_over:
         at = hunt.next()
         outcome = run(search.values[at])
@@ -156,6 +175,36 @@ def text(found: Found, which: list[Card], has_all: bool) -> str:
     if not has_all:
         return "\n".join([*lines, *(screen.below_search(best, which) if best is not None else [])])
     return "\n".join([*lines, *cards.caveats(which), *(verdict.value_lines(best, None) if best is not None else [verdict.NOT_KNOWN])])
+
+
+def table(all_found: Sequence[Found], which: list[Card], has_all: bool) -> str:
+    """Of several cards."""
+    first = all_found[0]
+    under = verdict.NAMES.get(first.allocator, first.allocator)
+    rows = [["card", "memory", f"largest {first.search.name}", "with it"], *(row(found, card) for found, card in zip(all_found, which))]
+    widths = [max(len(line[column]) for line in rows) for column in range(len(rows[0]))]
+    lines = ["", f"--- cenote dry-run --search {range_text(first.search)}: {len(which)} cards, {under} ---",
+             *("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in rows)]
+    lines += [f"  {name}: {line.strip()}" for found, name in zip(all_found, (card.title for card in which)) if found.best is not None
+              for line in proof_lines(found) if has_all]
+    runs, copied, seconds = (sum(figures) for figures in zip(*((len(found.tried), found.copied, found.seconds) for found in all_found)))
+    lines.append(f"  what was changed: {first.search.what}")
+    lines.append(f"  {runs} runs, {seconds:.0f} s" + (f", {copied} of them from where the first had read its arguments" if copied else ""))
+    best = max((found for found in all_found if found.best is not None), key=lambda found: found.best or 0, default=None)
+    told = best.tried[best.best] if best is not None and best.best is not None else None
+    if told is None:
+        return "\n".join(lines)
+    return "\n".join([*lines, *(verdict.value_lines(told, None) if has_all else screen.below_search(told, which)[2:])])
+
+
+def row(found: Found, card: Card) -> list[str]:
+    if found.failed is not None:
+        return [card.title, size(card.capacity), "no verdict", f"{found.search.name}={found.failed}: {verdict.why_unknown(found.tried[found.failed])}"]
+    if found.changed_nothing:
+        return [card.title, size(card.capacity), "no answer", "it changed nothing"]
+    value = found.best if found.best is not None else found.search.values[0]
+    more = " (a larger one was not asked for)" if value == found.search.values[-1] else ""
+    return [card.title, size(card.capacity), str(found.best) if found.best is not None else "none", verdict.brief(found.tried[value]) + more]
 
 
 def content(found: Found) -> dict[str, Any]:
