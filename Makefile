@@ -78,7 +78,7 @@ run: build
 	@tools/setup run
 	@echo "An inference server in C on a simulated GPU (examples/tiny_runtime, docs/custom-runtime.md):"
 	@CENOTE_SIM=capacity:1GiB,lag:300000,manual_clock:1,charge_cost:1 build/bin/example-tiny-runtime
-	@.venv/bin/python examples/torch/compare.py --picture build/run.png examples/training.py
+	@.venv/bin/cenote compare --picture build/run.png examples/training.py
 	@echo
 	@echo "Next, with a program of yours:"
 	@echo "    .venv/bin/cenote dry-run --gpu 24GiB YOUR.py                    does it fit a GPU of that size?"

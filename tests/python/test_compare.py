@@ -1,23 +1,13 @@
-"""examples/torch/compare.py, which `make run` uses: its table, its picture, and its message about a script that fails."""
-import importlib.util
+"""`cenote compare`, which `make run` uses: its table, its picture, and its message about a script that fails."""
 import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
 from spoken import said
 
-PROGRAM = ROOT / "examples" / "torch" / "compare.py"
+from cenote.launch import compare
+
 GIB = 1 << 30
-
-
-@pytest.fixture
-def compare(monkeypatch):
-    monkeypatch.syspath_prepend(str(PROGRAM.parent))
-    spec = importlib.util.spec_from_file_location("compare_allocators", PROGRAM)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def figures(requested, reserved, ends=(5.0, 6.0, 6.5, 6.6, 6.8)):
@@ -26,13 +16,13 @@ def figures(requested, reserved, ends=(5.0, 6.0, 6.5, 6.6, 6.8)):
             "steps_seen": len(steps), "torch": "2.15.0+cu132", "device": "A card"}
 
 
-def runs_of(compare):
+def runs_of():
     return [compare.Run("native", 0, figures(2 * GIB, 3 * GIB), ""), compare.Run("expandable", 1, None, "it broke"),
             compare.Run("cenote", 0, figures(2 * GIB, 2 * GIB), "")]
 
 
-def test_the_table(compare):
-    lines = compare.table(runs_of(compare), True).splitlines()
+def test_the_table():
+    lines = compare.table(runs_of(), True).splitlines()
     assert len({len(line) for line in lines if line[0] in "╭├╰│"}) == 1, "its edges are straight"
     rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line.startswith("│")][1:]
     assert rows[0] == ["native", "2.00 GiB", "3.00 GiB", "+50.0 %", "1,234", "6 ms"]
@@ -40,20 +30,18 @@ def test_the_table(compare):
     assert rows[2][3] == "+0.0 %"
 
 
-def test_on_a_gpu_it_has_the_time_of_a_step(compare):
+def test_on_a_gpu_it_has_the_time_of_a_step():
     assert compare.step_ms(figures(1, 1)) == pytest.approx(150)  # of the later half: 100 and 200 ms
-    assert "│ 150.0 ms │" in compare.table(runs_of(compare), False)
+    assert "│ 150.0 ms │" in compare.table(runs_of(), False)
 
 
-def test_the_picture(compare, tmp_path):
+def test_the_picture():
     pytest.importorskip("matplotlib")
-    path = tmp_path / "folder/run.png"
-    compare.draw(path, runs_of(compare), "a heading")
-    assert path.read_bytes()[:4] == b"\x89PNG"
+    assert compare.picture(runs_of(), "a heading")[:4] == b"\x89PNG"
 
 
 def run(clean, *arguments):
-    return subprocess.run([sys.executable, PROGRAM, "--sim", "1GiB", *map(str, arguments)], env=clean, capture_output=True, text=True, timeout=120)
+    return subprocess.run([sys.executable, "-m", "cenote", "compare", "--sim", "1GiB", *map(str, arguments)], env=clean, capture_output=True, text=True, timeout=120)
 
 
 def test_no_script(clean, tmp_path):

@@ -27,7 +27,6 @@ SMALL = {
     "bench/torch/trim.py": ["--help"],
     "bench/torch/watching.py": ["--help"],
     "bench/view/snapshot.py": ["--help"],
-    "examples/torch/compare.py": ["--help"],
     "examples/torch/table.py": ["--help"],
     "tools/pictures": ["--help"],
     "tools/stubs": ["--help"],

@@ -38,4 +38,4 @@ def lines(parts: Sequence[Part], capacity: int) -> list[str]:
     end: Optional[int] = int(WIDTH * capacity / whole) if used > capacity else None
     bar = text if end is None else text[:end] + END + text[end:]
     named = [f"{part.letter} {part.name} {size(part.bytes)}" for part in parts if part.bytes * LISTED >= used]
-    return [f"  [{bar}]", "   " + ", ".join(named + ([f"{END} the end of the card"] if end is not None else []))]
+    return [f"  [{bar}]", "   " + ", ".join(named + ([f"{END} the card ends"] if end is not None else []))]

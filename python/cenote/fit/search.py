@@ -89,15 +89,15 @@ def on_card(stage: "Stage", search: Search, program: Sequence[str], card: Card, 
                      stage.copied - copied, stage.why_from_the_start())
 
     hunt = Hunt(search.values, capacity)
-    larger = [value for value, outcome in seen.items() if outcome.fits and outcome.least_needed() > capacity]
-    if larger and search.values.index(min(larger)) > 0:
-        hunt.tell(search.values.index(min(larger)), None)
+    too_large = [search.values.index(value) for value, outcome in seen.items() if outcome.fits and outcome.least_needed() > capacity]
     while not hunt.is_over:
         at = hunt.next()
         outcome = run(search.values[at])
         if outcome.verdict == "unknown":
             return found(search.values[at])
         hunt.tell(at, point(search.values[at], outcome) if outcome.fits else None)
+        if len(tried) == 1 and outcome.fits and min(too_large, default=0) > at:
+            hunt.tell(min(too_large), None)
     if hunt.falls and search.values[-1] not in tried:
         run(search.values[-1])
     return found()

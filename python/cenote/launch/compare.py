@@ -1,12 +1,11 @@
-"""Runs a PyTorch program under PyTorch's own allocator, its expandable segments and cenote: one table and one picture.
-
-    python compare.py [--sim SIZE] [--picture FILE.png] SCRIPT.py [ARGUMENT...]
+"""`cenote compare`: a PyTorch program under PyTorch's own allocator, its expandable segments and cenote: one table and one picture.
 
 Runs the script three times by `cenote run`: if PyTorch can use a GPU of the machine, on that GPU, one run after the other; otherwise on simulated
 GPUs, at the same time. The script needs no change. The exit status is 1 if a run failed.
 """
 import argparse
 import concurrent.futures
+import io
 import json
 import os
 import pathlib
@@ -14,14 +13,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Sequence
 
-from table import Progress
-
-try:
-    from cenote.replay.report import COLORS
-except ImportError:
-    sys.exit(f"compare.py: {sys.executable} has no cenote: `pip install .` there, or `make run` and then .venv/bin/python")
+from cenote.base import outputs, quantity
+from cenote.base.mistake import Mistake
+from cenote.launch import command_line, python
+from cenote.launch.command_line import Parser, split
+from cenote.launch.progress import Progress
+from cenote.launch.run import command_line as line_of
+from cenote.replay.report import COLORS
 
 CAPACITY = "80GiB"
 ALLOCATORS = {"native": "native", "expandable": "expandable segments", "cenote": "cenote"}
@@ -47,7 +47,7 @@ def has_gpu() -> bool:
     if not os.path.exists("/dev/nvidiactl"):
         return False
     asked = "import torch; torch.zeros(1, device='cuda'); torch.cuda.synchronize()"
-    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True)
+    done = subprocess.run(python.of_user(["-c", asked]), capture_output=True, text=True)
     if done.returncode:
         why = (done.stderr.strip() or "?").splitlines()[-1]
         print(f"This machine has a GPU that the torch of {sys.executable} cannot use: {why}", file=sys.stderr)
@@ -56,9 +56,10 @@ def has_gpu() -> bool:
 
 def run(allocator: str, sim: Optional[str], script: list[str], folder: str) -> Run:
     file = pathlib.Path(folder, f"{allocator}.json")
-    command = [sys.executable, "-m", "cenote", "run", "--quiet", "--json", str(file), "--allocator", allocator, *(["--sim", sim] if sim else [])]
+    command = python.of_ours("cenote.command", "run", "--quiet", "--json", str(file), "--allocator", allocator, *(["--sim", sim] if sim else []),
+                             *script)
     try:
-        done = subprocess.run([*command, *script], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                               errors="replace", timeout=MOST_SECONDS)
     except subprocess.TimeoutExpired:
         return Run(allocator, 124, None, f"it did not end within {MOST_SECONDS} s")
@@ -119,7 +120,7 @@ def title(script: list[str], figures: Figures) -> str:
     return f"{os.path.basename(script[0])}, {figures['steps_seen']} steps, PyTorch {figures['torch'].partition('+')[0]}, {figures['device']}"
 
 
-def draw(path: pathlib.Path, runs: list[Run], heading: str) -> None:
+def picture(runs: list[Run], heading: str) -> bytes:
     """Draws what was reserved after each step, above what the program asked for in that step, as cenote counts it; and the peaks."""
     from matplotlib.figure import Figure
     figure = Figure(figsize=(11, 4.4), dpi=130, layout="constrained", facecolor=BACKGROUND)
@@ -146,33 +147,36 @@ def draw(path: pathlib.Path, runs: list[Run], heading: str) -> None:
         axis.spines[["left", "bottom"]].set_color(FAINT)
         axis.tick_params(colors=FAINT, labelcolor=INK)
     figure.suptitle(heading, fontsize=10, color=INK)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    data = io.BytesIO()
+    figure.savefig(data, format="png")
+    return data.getvalue()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="a program under PyTorch's allocator, its expandable segments and cenote")
-    parser.add_argument("--sim", metavar="SIZE", help=f"a simulated GPU, also where there is a real one; without one: {CAPACITY}")
-    parser.add_argument("--picture", metavar="FILE.png", type=pathlib.Path, help="draw what was reserved step by step; needs matplotlib")
-    parser.add_argument("script", metavar="SCRIPT.py ...", nargs=argparse.REMAINDER)
-    options = parser.parse_args()
-    if not options.script or not os.path.isfile(options.script[0]):
-        parser.error(f"there is no file {options.script[0]!r}" if options.script else "no script")
-    sim = options.sim or (None if has_gpu() else CAPACITY)
-    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal that cannot draw lines
+ABOUT = "A PyTorch program under PyTorch's own allocator, its expandable segments and cenote: a table, and a picture if you ask for one."
+
+
+def make_parser() -> Parser:
+    parser = Parser("cenote compare", usage="cenote compare [OPTION...] SCRIPT.py [ARGUMENT...]", description=ABOUT, allow_abbrev=False)
+    parser.add_argument("--sim", metavar="SIZE", type=command_line.capacity,
+                        help=f"a simulated GPU, also where there is a real one; without one: {CAPACITY}")
+    parser.add_argument("--picture", metavar="FILE.png", help="draw what was reserved step by step; needs matplotlib")
+    return parser
+
+
+def tell(script: list[str], sim: Optional[str], path: Optional[str]) -> int:
     where = f"a simulated GPU of {sim}: memory is real, kernels do nothing" if sim else "this GPU"
-    print(f"{options.script[0]} under {', '.join(ALLOCATORS)} on {where}", flush=True)
-    runs = run_all(sim, options.script)
+    print(f"{script[0]} under {', '.join(ALLOCATORS)} on {where}", flush=True)
+    runs = run_all(sim, script)
     good = [run.figures for run in runs if run.figures is not None]
     if good:
-        heading = title(options.script, good[0])
+        heading = title(script, good[0])
         print(f"\n{heading}\n{table(runs, sim is not None)}")
-    if options.picture and good and good[0]["steps"]:
-        try:
-            draw(options.picture, runs, heading)
-            print(f"picture: {options.picture}")
-        except ImportError:
-            print("no picture: it needs matplotlib (pip install matplotlib)", file=sys.stderr)
+        if path is not None and good[0]["steps"]:
+            try:
+                outputs.write(path, picture(runs, heading))
+                print(f"picture: {path}")
+            except ImportError:
+                print("no picture: it needs matplotlib (pip install matplotlib)", file=sys.stderr)
     failed = [run for run in runs if not run.is_good()]
     for run in failed:
         last = "\n".join(run.log.splitlines()[-6:])
@@ -180,5 +184,15 @@ def main() -> int:
     return 1 if failed else 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def main(arguments: Sequence[str]) -> int:
+    parser = make_parser()
+    ours, script = split(arguments, parser)
+    options = parser.parse_args(ours)
+    try:
+        line_of(script)  # Mistake if there is none
+        command_line.check_output(options.picture)
+    except Mistake as mistake:
+        parser.error(str(mistake))
+    sim = quantity.write_size(options.sim) if options.sim else None if has_gpu() else CAPACITY
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal that cannot draw lines
+    return tell(script, sim, options.picture)
