@@ -9,9 +9,9 @@ endforeach()
 list(APPEND library_sources ${CMAKE_SOURCE_DIR}/stats/records/writer.c)
 list(FILTER library_sources EXCLUDE REGEX "/driver/topology\\.c$") # hwloc: cmake/host.cmake
 
-# Reports run once in a while, and their text is most of their work: for them size is worth more than speed.
-file(GLOB report_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/stats/report/*.c)
-set_source_files_properties(${report_sources} PROPERTIES COMPILE_OPTIONS "$<$<CONFIG:Release>:-Os>")
+# Reports run once in a while, and their text is most of their work; what sleeps and wakes waits for the driver: for them size is worth more than speed.
+file(GLOB rare_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/stats/report/*.c ${CMAKE_SOURCE_DIR}/pool/sleep/*.c)
+set_source_files_properties(${rare_sources} PROPERTIES COMPILE_OPTIONS "$<$<CONFIG:Release>:-Os>")
 
 add_library(cenote_objects OBJECT ${library_sources})
 target_link_libraries(cenote_objects PRIVATE cenote_flags)

@@ -1,7 +1,8 @@
 /*
  * named.cpp: what PyTorch's interface for any allocator leaves out, asked of PyTorch's libraries by name: the stream that is current when a capture
- * begins, and the error for memory that ran out. The names have been the same since PyTorch 2.11, and are looked up when they are needed: without the
- * first, captures are refused; without the second, running out of memory is a RuntimeError (cenote_pluggable_lacks).
+ * begins, the streams that last as long as the program, and the error for memory that ran out. The names have been the same since PyTorch 2.11, and
+ * are looked up when they are needed: without the first, captures are refused; without the second, a block may wait for work that came after its
+ * free; without the third, running out of memory is a RuntimeError (cenote_pluggable_lacks).
  */
 #include "pluggable.h"
 
@@ -13,6 +14,7 @@
 #include <dlfcn.h>
 #include <exception>
 #include <new>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <typeinfo>
@@ -38,8 +40,10 @@ struct Stream { /* c10::cuda::CUDAStream */
 
 using Construct = void (*)(void *, Place, std::string);
 using CurrentStream = Stream (*)(int8_t);
+using StreamFromPool = Stream (*)(int, int8_t);
 using HandleOf = cenote_stream (*)(const Stream *);
 
+#define PRIORITIES 4    /* of PyTorch's streams: max_compile_time_stream_priorities */
 #define ERROR_ROOM 1024 /* our choice: bytes for PyTorch's object, which has 144 in PyTorch 2.15 */
 
 void *find_named(const char *library, const char *name)
@@ -102,6 +106,23 @@ cenote_stream current_stream(int device)
         throw std::runtime_error("without an adapter, cenote cannot tell the current stream in this PyTorch: there are no graphs and pools");
     Stream stream = current(static_cast<int8_t>(device));
     return handle(&stream);
+}
+
+/* PyTorch's pools hand out their streams in turn: plugins/torch/streams.cpp says why rounds go on until one brings nothing new. */
+std::set<cenote_stream> lasting_streams(int device)
+{
+    static const auto take = named<StreamFromPool>("libc10_cuda.so", "_ZN3c104cuda17getStreamFromPoolEia");
+    static const HandleOf handle = function_of_handles();
+    std::set<cenote_stream> found;
+    for (int priority = 0; take && handle && priority < PRIORITIES; priority++) {
+        for (bool is_new = true; is_new;) {
+            Stream first = take(-priority, static_cast<int8_t>(device)), next = first;
+            is_new = found.insert(handle(&first)).second;
+            while (next = take(-priority, static_cast<int8_t>(device)), next.id != first.id)
+                is_new |= found.insert(handle(&next)).second;
+        }
+    }
+    return found;
 }
 
 } // namespace cenote_torch

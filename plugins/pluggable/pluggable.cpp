@@ -80,11 +80,33 @@ ENTRY void cenote_pluggable_init(int devices)
     }
 }
 
+static bool captures_are_announced()
+{
+    cenote_options options;
+    return cenote_options_default(&options) || options.announced;
+}
+
+/*
+ * PyTorch's streams last as long as the program: a block waits only for the work that was there at its free, and with announced:0 cenote waits for a
+ * graph that was replayed on any of them. PyTorch makes all of a device with the first, so they are declared before a stream of them is used.
+ */
+static void declare_streams(int device, cenote_pool *pool, bool is_used)
+{
+    static std::atomic<bool> declared[DEVICES_MAX];
+    static const bool announced = captures_are_announced();
+    if (device >= DEVICES_MAX || declared[device] || (!is_used && announced))
+        return;
+    for (cenote_stream stream : lasting_streams(device))
+        check(cenote_stream_set_immortal(pool, stream));
+    declared[device] = true;
+}
+
 /* Throws if there is no memory: PyTorch would take NULL for a block. */
 ENTRY void *cenote_pluggable_alloc(size_t bytes, int device, cenote_stream stream)
 {
     void *block = nullptr;
     cenote_pool *pool = pool_of(device);
+    declare_streams(device, pool, stream != nullptr);
     cenote_group *group = group_of(device, stream);
     int error = group ? cenote_group_alloc(group, bytes, 1, stream, &block) : cenote_alloc(pool, bytes, stream, &block);
     if (error)
@@ -102,6 +124,9 @@ ENTRY void cenote_pluggable_free(void *block, size_t, int, cenote_stream)
 
 ENTRY void cenote_pluggable_use(void *block, cenote_stream stream)
 {
+    cenote_block known;
+    if (block && !cenote_find(block, &known))
+        declare_streams(cenote_pool_device(known.pool), known.pool, true);
     int error = block ? cenote_use(block, stream) : CENOTE_OK;
     if (error && error != CENOTE_NOT_OURS) /* not ours: a tensor that wraps memory of another library */
         fail(error);
@@ -143,8 +168,7 @@ static thread_local bool has_begun[DEVICES_MAX];
 /* If captures are announced, a fence covers all that this wait does. */
 ENTRY void cenote_torch_sync_begin(void)
 {
-    cenote_options options;
-    bool announced = cenote_options_default(&options) || options.announced;
+    bool announced = captures_are_announced();
     for (int device = 0; device < DEVICES_MAX; device++) {
         cenote_pool *pool = used[device].load(std::memory_order_relaxed);
         has_begun[device] = !announced && pool && !cenote_pool_sync_begin(pool, &begun[device]);

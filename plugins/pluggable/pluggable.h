@@ -8,6 +8,8 @@
 #include <lock.h>
 #include <routes.h>
 
+#include <set>
+
 #define ENTRY extern "C" __attribute__((visibility("default")))
 
 namespace cenote_torch {
@@ -20,7 +22,7 @@ cenote_group *group_of(int device, cenote_stream stream);
 void end_lost_captures();
 
 /* named.cpp. `fail` throws the error as PyTorch's: torch.OutOfMemoryError, if memory ran out, with PyTorch's last words if there is a pool.
-   `named`: a function of a library that is in the process; NULL: it has none of that name. */
+   `named`: a function of a library that is in the process; NULL: it has none of that name. `lasting_streams`: those of PyTorch's pools. */
 [[noreturn]] void fail(int error, cenote_pool *pool = nullptr);
 void *find_named(const char *library, const char *name);
 template <class Function> Function named(const char *library, const char *name)
@@ -28,5 +30,6 @@ template <class Function> Function named(const char *library, const char *name)
     return reinterpret_cast<Function>(find_named(library, name));
 }
 cenote_stream current_stream(int device);
+std::set<cenote_stream> lasting_streams(int device);
 
 } // namespace cenote_torch

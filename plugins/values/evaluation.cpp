@@ -16,6 +16,7 @@
 #include "plausible.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
 
 #include <cmath>
 #include <unordered_map>
@@ -35,7 +36,25 @@ static uint64_t made;
 static const c10::DispatchKeySet unseen = c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::DispatchKeySet(c10::DispatchKey::Fake) |
     c10::default_excluded_set;
 
-OnCpu::OnCpu() : keys_(c10::DispatchKeySet(c10::DispatchKey::BackendSelect), unseen), inference_(false) {}
+extern "C" void omp_set_num_threads(int threads) __attribute__((weak)); /* of this thread's regions; PyTorch's library of OpenMP has it */
+
+static void use_threads(int threads)
+{
+    if (omp_set_num_threads)
+        omp_set_num_threads(threads);
+}
+
+/* PyTorch sets the number at a thread's first use of it: so it is asked for before. */
+OnCpu::OnCpu()
+    : threads_(at::get_num_threads()), keys_(c10::DispatchKeySet(c10::DispatchKey::BackendSelect), unseen), inference_(false)
+{
+    use_threads(1);
+}
+
+OnCpu::~OnCpu()
+{
+    use_threads(threads_);
+}
 
 static int64_t extent(const Operand &o)
 {

@@ -8,12 +8,17 @@
 namespace cenote_values
 {
 
-/* No operator that is called meanwhile is seen by the tape, autograd, autocast or a transform. */
+/* No operator that is called meanwhile is seen by the tape, autograd, autocast or a transform. This thread computes alone: what is computed is small,
+ * and threads of OpenMP wait for each other by spinning. Beside other programs that took more time than all else. */
 class OnCpu {
 public:
     OnCpu();
+    ~OnCpu();
+    OnCpu(const OnCpu &) = delete;
+    OnCpu &operator=(const OnCpu &) = delete;
 
 private:
+    int threads_;
     c10::impl::ForceDispatchKeyGuard keys_;
     c10::InferenceMode inference_;
     at::NoGradGuard grad_;

@@ -463,6 +463,7 @@ void pages_doze(struct pages *s, uint32_t page)
         bit_clear(r->sole, p->home.slot);
     }
     p->leaving = true;
+    p->wakefulness = DOZING;
     s->sleepers++;
     list(s, r); /* invariant 23: no bit says any more that it is not free */
 }
@@ -471,6 +472,7 @@ void pages_doze(struct pages *s, uint32_t page)
 void pages_rouse(struct pages *s, uint32_t page)
 {
     s->sleepers--;
+    page_of(s, page)->wakefulness = AWAKE;
     pages_stay(s, page);
 }
 
@@ -489,7 +491,7 @@ void pages_hold(struct pages *s, uint32_t page, CUmemGenericAllocationHandle han
 void pages_sleep(struct pages *s, uint32_t page, struct sleep_copy *copy)
 {
     struct page *p = page_of(s, page);
-    CHECK(p->leaving && p->maps && p->wakefulness == AWAKE);
+    CHECK(p->leaving && p->maps && p->wakefulness == DOZING);
     p->wakefulness = ASLEEP;
     p->copy = copy;
     pages_forget_asleep(s, page);
@@ -519,7 +521,7 @@ void pages_wake(struct pages *s, uint32_t page, bool wakes)
 void pages_forget_constant(struct pages *s, uint32_t page)
 {
     struct page *p = page_of(s, page);
-    if (p->wakefulness == AWAKE)
+    if (p->wakefulness < ASLEEP)
         drop_copy(s, p);
     else if (p->copy)
         p->copy->is_constant = false;

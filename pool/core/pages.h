@@ -32,6 +32,7 @@ enum grade { GRADE_SMALL, GRADE_LARGE, GRADES };
  */
 enum wakefulness {
     AWAKE,
+    DOZING,                         /* a thread lets it sleep: its slots map it still */
     ASLEEP,                         /* once no block lies on it, it is gone */
     STIRRING                        /* a thread with the turn brings it memory */
 };

@@ -96,7 +96,7 @@ static const char *broken_rule_of_page(struct pages *s, uint32_t page)
     }
     if (maps > 1 && s->mapped_once)
         return "25: with aliases:off no page is mapped twice";
-    if ((p->wakefulness && !p->leaving) || (p->copy && !p->wakefulness && !p->copy->is_constant))
+    if ((p->wakefulness && !p->leaving) || (p->copy && p->wakefulness < ASLEEP && !p->copy->is_constant))
         return "33: a page that sleeps is leaving, and others have no copy, but of what is constant";
     if (p->wakefulness == ASLEEP && !p->owner.region && !p->fixed)
         return "34: a page sleeps for a block or a graph";

@@ -26,7 +26,7 @@
 /* A broken slot was never of use, and one whose page sleeps gets its access when that wakes. */
 static bool is_mapped(const struct pages *s, const struct region *r, uint32_t slot)
 {
-    return r->page[slot] && !bit_is_set(r->broken, slot) && !page_of(s, r->page[slot])->wakefulness;
+    return r->page[slot] && !bit_is_set(r->broken, slot) && page_of(s, r->page[slot])->wakefulness < ASLEEP;
 }
 
 /* The next run of mapped slots of the region from `to` on. False: there is none. */

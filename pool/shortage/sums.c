@@ -89,7 +89,8 @@ uint64_t sums_missing(cenote_pool *pool, const struct arena *a, uint64_t bytes)
     bool moves = pool->config.provider == CENOTE_VMM,
          segments = !moves || pool->groups.has_sources || pool->groups.has_plain;
     last_freed_settle(pool);
-    uint64_t useful = free_for(pool, a, &free), owned = pool->store.pages.reserved - free;
+    uint64_t useful = free_for(pool, a, &free);
+    uint64_t owned = pool->store.pages.reserved - free + pool->store.pages.asleep; /* blocks that sleep are active */
     uint64_t crumbs = owned > stats->active.current ? owned - stats->active.current : 0;
     /* the request, and each pending block, may share the page at each of its ends with others */
     uint64_t shared = (moves ? 2 * (1 + (uint64_t)pool->clock.uses.blocks) : 0)

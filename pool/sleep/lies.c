@@ -38,24 +38,10 @@ uint64_t under_bytes(const struct under *u, const struct block *b, uint64_t *fro
 
 /* ---------------------------------------------------------------------------------------------------- may it sleep? */
 
-static bool is_in_list(const struct sleepers *s, uint64_t at)
-{
-    uint64_t from = 0, to = s->what.count;
-    while (from < to) {
-        uint64_t middle = from + (to - from) / 2;
-        if (s->names[middle] == at)
-            return true;
-        if (s->names[middle] < at)
-            from = middle + 1;
-        else
-            to = middle;
-    }
-    return false;
-}
-
 static enum lies block_lies(const struct sleepers *s, uint64_t at)
 {
-    bool is_named = !s->names || is_in_list(s, at), is_shared = index_find(&s->pool->exports.by_block, at) != 0;
+    bool is_named = !s->what.blocks || index_find(&s->names, at);
+    bool is_shared = index_find(&s->pool->exports.by_block, at) != 0;
     return !is_named ? LIES_OTHER : is_shared ? LIES_MIXED : LIES_NAMED;
 }
 

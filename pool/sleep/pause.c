@@ -42,7 +42,7 @@ static void close_if_empty(struct slabs *s, uint32_t slab)
 /* The page was named with another word than CENOTE_CONSTANT, whether it sleeps then, or did already, or stays. */
 static void end_constant(struct sleepers *s, uint32_t page, enum lies lies)
 {
-    bool is_named = lies == LIES_NAMED || lies == LIES_MIXED || (lies == LIES_NOTHING && !s->names);
+    bool is_named = lies == LIES_NAMED || lies == LIES_MIXED || (lies == LIES_NOTHING && !s->what.blocks);
     if (is_named && s->what.contents != CENOTE_CONSTANT)
         pages_forget_constant(&s->pool->store.pages, page);
 }
@@ -62,7 +62,7 @@ static bool may_sleep(struct sleepers *s, const struct region *r, uint32_t slot)
     if (!is_needed(r, p, slot))
         return false;
     enum lies lies = lies_there(s, page, (struct slot_ref){r->number, slot});
-    bool is_named = lies == LIES_NAMED || lies == LIES_MIXED || (lies == LIES_NOTHING && !s->names);
+    bool is_named = lies == LIES_NAMED || lies == LIES_MIXED || (lies == LIES_NOTHING && !s->what.blocks);
     if (is_named && (lies == LIES_MIXED || p->pins || p->serial))
         s->what.awake += p->bytes;
     if (!is_named || lies == LIES_MIXED || p->pins || p->serial)

@@ -17,7 +17,7 @@ static const struct sleep_copy *copy_at(cenote_pool *pool, const struct region *
     uint32_t slot = region_slot(r, at), number = r->page[slot];
     const struct page *p = number ? page_of(&pool->store.pages, number) : NULL;
     *end = p ? region_slot_at(r, slot) + p->bytes : at;
-    const struct sleep_copy *copy = p && p->wakefulness != AWAKE ? p->copy : NULL;
+    const struct sleep_copy *copy = p && p->wakefulness >= ASLEEP ? p->copy : NULL;
     lock_give(&pool->lock);
     return copy;
 }

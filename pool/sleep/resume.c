@@ -15,6 +15,7 @@
 #include "pool/life/prove.h"
 #include "pool/life/turn.h"
 #include "pool/life/watch.h"
+#include "pool/mapping/aliases.h"
 #include "pool/mapping/trim.h"
 #include "pool/provider/provider.h"
 #include "pool/shortage/siblings.h"
@@ -32,7 +33,7 @@ static bool sleeps(struct sleepers *s, const struct region *r, uint32_t slot)
     bool is_home = p->owner.region ? slot_ref_is(p->owner, r->number, slot) : slot_ref_is(p->home, r->number, slot);
     if (p->wakefulness != ASLEEP || !is_home)
         return false;
-    enum lies lies = s->names ? lies_there(s, r->page[slot], (struct slot_ref){r->number, slot}) : LIES_NAMED;
+    enum lies lies = s->what.blocks ? lies_there(s, r->page[slot], (struct slot_ref){r->number, slot}) : LIES_NAMED;
     if (lies != LIES_NAMED && lies != LIES_MIXED)
         return false;
     pages_stir(pages, r->page[slot]);
@@ -132,7 +133,16 @@ static CUresult create_at_last(struct sleepers *s)
     return failed ? failed : result;
 }
 
-/* At all slots that the books name. A slot that the driver would not unmap is tried again first. */
+/* The driver takes no more mappings, and old ones have gone (rule 13). LOCKING: the turn, let go of meanwhile. */
+static bool has_dropped_aliases(cenote_pool *pool, CUresult result)
+{
+    return result == CUDA_ERROR_OUT_OF_MEMORY && !wait_for_all(pool) && aliases_drop(pool);
+}
+
+/*
+ * At all slots that the books name. A slot that the driver would not unmap is tried again first. LOCKING: the turn, let
+ * go of meanwhile.
+ */
 static CUresult map(cenote_pool *pool, struct sleeper *k)
 {
     const struct page *p = page_of(&pool->store.pages, k->page);
@@ -148,10 +158,16 @@ static CUresult map(cenote_pool *pool, struct sleeper *k)
         lock_take(&pool->lock);
         bit_clear(r->broken, at.slot);
         lock_give(&pool->lock);
-        if ((result = region_map(d, r, at.slot, p->handle)))
+        do
+            result = region_map(d, r, at.slot, p->handle);
+        while (has_dropped_aliases(pool, result));
+        if (result)
             return result;
         k->mapped++;
-        result = region_grant(d, r, at.slot, at.slot + region_span(r, at.slot), pool->access.list, pool->access.count);
+        do
+            result =
+                region_grant(d, r, at.slot, at.slot + region_span(r, at.slot), pool->access.list, pool->access.count);
+        while (has_dropped_aliases(pool, result));
         watch_tell(pool, CENOTE_MAPPED, region_slot_at(r, at.slot), p->bytes);
         if (result)
             return result;
@@ -280,6 +296,10 @@ static CUresult bring_back(struct sleepers *s)
     CUresult result = create_at_last(s);
     if (!result && pool_is_capturing(pool)) /* begun in a wait: what is mapped now could not be undone (rule 5) */
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (!result)
+        wait_look(pool, 0, &result); /* only what is complete may make room */
+    if (!result)
+        aliases_make_room(pool, s->count);
     uint64_t grants = pool->access.grants;
     result = result ? result : map_and_fill(s);
     return !result && pool->access.grants != grants ? grant_again(s) : result;

@@ -22,7 +22,7 @@ struct sleeper {
 struct sleepers {
     cenote_pool    *pool;
     cenote_sleep    what;           /* what it names, and what was done so far */
-    uint64_t       *names;          /* its blocks, sorted; NULL: no list was given */
+    struct index    names;          /* its blocks, if `what` has a list */
     uint32_t        region, slot;   /* where the walk over all slots of the pool is */
     struct sleeper *list;
     uint32_t        count, most;

@@ -95,31 +95,6 @@ void sleepers_slabs(cenote_pool *pool, uint32_t page, void (*each)(struct slabs 
 
 /* -------------------------------------------------------------------------------------------------------- the names */
 
-static void sift_down(uint64_t *names, uint64_t at, uint64_t count)
-{
-    for (uint64_t child; (child = 2 * at + 1) < count; at = child) {
-        child += child + 1 < count && names[child + 1] > names[child];
-        if (names[at] >= names[child])
-            return;
-        uint64_t name = names[at];
-        names[at] = names[child];
-        names[child] = name;
-    }
-}
-
-/* In place: the C library's own sort may allocate. */
-static void sort(uint64_t *names, uint64_t count)
-{
-    for (uint64_t i = count / 2; i-- > 0;)
-        sift_down(names, i, count);
-    for (uint64_t left = count; left-- > 1;) {
-        uint64_t greatest = names[0];
-        names[0] = names[left];
-        names[left] = greatest;
-        sift_down(names, 0, left);
-    }
-}
-
 static bool is_live_here(cenote_pool *pool, const void *block)
 {
     struct block_ref w = {0};
@@ -134,8 +109,7 @@ static int read_names(struct sleepers *s)
 {
     if (!s->what.blocks)
         return CENOTE_OK;
-    s->names = memory_map((s->what.count + 1) * sizeof *s->names);
-    if (!s->names)
+    if (!index_reserve(&s->names, (uint32_t)s->what.count))
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for a list of %llu blocks",
                          (unsigned long long)s->what.count);
     for (uint64_t i = 0; i < s->what.count; i++) {
@@ -143,9 +117,10 @@ static int read_names(struct sleepers *s)
             return error_set(CENOTE_NOT_OURS, 0,
                              "%p, number %llu of the list, is not the start of a live block of the pool",
                              s->what.blocks[i], (unsigned long long)i);
-        s->names[i] = (uint64_t)(uintptr_t)s->what.blocks[i];
+        uint64_t at = (uint64_t)(uintptr_t)s->what.blocks[i];
+        if (!index_find(&s->names, at))
+            index_add(&s->names, at, 1);
     }
-    sort(s->names, s->what.count);
     return CENOTE_OK;
 }
 
@@ -188,8 +163,7 @@ static void forget(struct sleepers *s)
 {
     if (s->list)
         memory_unmap(s->list, s->most * sizeof *s->list);
-    if (s->names)
-        memory_unmap(s->names, (s->what.count + 1) * sizeof *s->names);
+    index_close(&s->names);
     copy_drop_all(s->pool);
 }
 

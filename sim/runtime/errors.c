@@ -1,17 +1,12 @@
 /*
- * errors.c: names and texts of the runtime's results. LOCKING: none; the texts are made once.
+ * errors.c: names and texts of the runtime's results. LOCKING: none.
  */
-#include <ctype.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "sim/runtime/runtime.h"
 
 static const struct {
     int         code;
     const char *name;
-    const char *text;   /* "": the name in words */
+    const char *text;   /* "": that of the driver */
 } errors[] = {
 #define RESULT(code, name, text) {code, #name, text},
 #include "sim/runtime/errors.def"
@@ -19,32 +14,6 @@ static const struct {
 };
 
 #define ERRORS (sizeof errors / sizeof errors[0])
-#define TEXT_MAX 96
-
-static char texts[ERRORS][TEXT_MAX];
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-/* cudaErrorInvalidSource: "invalid source" */
-static void make_text(char *text, const char *name)
-{
-    size_t used = 0;
-    for (const char *c = name + strlen("cudaError"); *c && used + 2 < TEXT_MAX; c++) {
-        if (isupper((unsigned char)*c) && used)
-            text[used++] = ' ';
-        text[used++] = (char)tolower((unsigned char)*c);
-    }
-    text[used] = 0;
-}
-
-static void make_texts(void)
-{
-    for (size_t i = 0; i < ERRORS; i++) {
-        if (*errors[i].text)
-            snprintf(texts[i], TEXT_MAX, "%s", errors[i].text);
-        else
-            make_text(texts[i], errors[i].name);
-    }
-}
 
 static size_t find(cudaError_t error)
 {
@@ -52,6 +21,17 @@ static size_t find(cudaError_t error)
     while (i < ERRORS && errors[i].code != (int)error)
         i++;
     return i;
+}
+
+/* From the driver's table itself: a call of cuGetErrorString would be one that the program has not made. */
+static const char *text_of_driver(int code)
+{
+    switch (code) {
+#define RESULT(code, name, text) case code: return text;
+#include "sim/errors.def"
+#undef RESULT
+    }
+    return "";
 }
 
 const char *cudaGetErrorName(cudaError_t error)
@@ -63,6 +43,7 @@ const char *cudaGetErrorName(cudaError_t error)
 const char *cudaGetErrorString(cudaError_t error)
 {
     size_t i = find(error);
-    pthread_once(&once, make_texts);
-    return i < ERRORS ? texts[i] : "unrecognized error code";
+    if (i == ERRORS)
+        return "unrecognized error code";
+    return *errors[i].text ? errors[i].text : text_of_driver(errors[i].code);
 }

@@ -4,8 +4,8 @@
  */
 #include <cenote/share.h>
 
+#include "tests/api/copies.h"
 #include "tests/api/sleeps.h"
-#include "tests/api/whims.h"
 
 /* ---------------------------------------------------------------------------------------------------------- what is kept */
 
@@ -81,46 +81,6 @@ CASE(another_word_ends_a_constant_copy_of_a_page_that_sleeps)
 
 /* ------------------------------------------------------------------------------------------- other threads, while a call waits */
 
-static const struct driver *below;
-static void (*meanwhile)(void); /* what another thread does while the next copy is waited for; NULL: nothing */
-
-static void *act(void *what)
-{
-    ((void (*)(void))what)();
-    return NULL;
-}
-
-static CUresult wait_and_act(CUstream stream)
-{
-    void (*what)(void) = meanwhile;
-    pthread_t thread;
-    meanwhile = NULL;
-    if (what) {
-        DONE(pthread_create(&thread, NULL, act, (void *)what));
-        DONE(pthread_join(thread, NULL));
-    }
-    return below->cuStreamSynchronize(stream);
-}
-
-static const struct driver *with_acts(const struct driver *driver)
-{
-    static struct driver table;
-    below = driver_fault_over(driver);
-    table = *below;
-    table.cuStreamSynchronize = wait_and_act;
-    return &table;
-}
-
-/* Once the driver is loaded: from now on another thread does that, once, while the next copy is waited for. */
-static void at_the_next_copy(void (*what)(void))
-{
-    fault_arm("cuInit", 1, CUDA_SUCCESS, false); /* puts its own layer in place, the first time */
-    fault_disarm();
-    if (!below)
-        driver_interpose(with_acts);
-    meanwhile = what;
-}
-
 static struct held at_hand;
 static int answer;
 
@@ -140,7 +100,7 @@ CASE(no_export_while_a_pause_is_under_way)
     at_the_next_copy(export_it);
     answer = -1;
     DONE(pause_of(scene.pool, NULL, CENOTE_KEEP, &slept));
-    EXPECT(!meanwhile);
+    EXPECT(!copies.meanwhile);
     EXPECT_EQ(answer, CENOTE_BUSY);
     EXPECT_EQ(slept.pages, 4 * MIB);
     DONE(resume_of(scene.pool, NULL, NULL));

@@ -162,7 +162,8 @@ CASE(errors_have_names_and_texts)
     EXPECT(strcmp(cudaGetErrorName(cudaErrorMemoryAllocation), "cudaErrorMemoryAllocation") == 0);
     EXPECT(strcmp(cudaGetErrorString(cudaErrorMemoryAllocation), "out of memory") == 0);
     EXPECT(strcmp(cudaGetErrorString(cudaErrorIllegalAddress), "an illegal memory access was encountered") == 0);
-    EXPECT(strcmp(cudaGetErrorString(cudaErrorInvalidSymbol), "invalid symbol") == 0);
+    EXPECT(strcmp(cudaGetErrorString(cudaErrorInvalidSymbol), "invalid device symbol") == 0);
+    EXPECT(strcmp(cudaGetErrorString(cudaErrorNoKernelImageForDevice), "no kernel image is available for execution on the device") == 0);
     EXPECT(strstr(cudaGetErrorString((cudaError_t)12345), "unrecognized") != NULL);
 }
 

@@ -371,3 +371,23 @@ def test_sparse_and_nested_tensors(dry):  # noqa: F811
     of_line = dict(zip(reads[:-2], said))
     wrong = [line for line, word in of_line.items() if word == "other"]
     assert wrong and set(wrong) | set(reads[-2:]) <= told, (sorted(set(wrong) - told), found["unknown_reads"])
+
+
+SERIAL = """
+    import os, torch
+    threads = lambda: len(os.listdir("/proc/self/task"))
+    torch.set_num_threads(4)
+    numbers = torch.arange(1 << 20, device="cuda").mul(2)
+    before = threads()
+    assert numbers.sum().item() == (1 << 20) * ((1 << 20) - 1)
+    assert threads() == before, (before, threads())         # those of OpenMP spin while they wait for each other
+    assert torch.get_num_threads() == 4
+    torch.ones(1 << 20).mul(2)
+    assert threads() == before + 3, (before, threads())     # the program's own work has as many as before
+"""
+
+
+def test_what_is_read_is_computed_in_the_reading_thread(dry):  # noqa: F811
+    done, found = dry(SERIAL, "--gpu", "2GiB", "--steps", "0")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert found["known_reads"] == 1

@@ -88,6 +88,8 @@ CASE(errors_have_names_and_words)
     EXPECT_TEXT_EQ(text, "CUDA_ERROR_OUT_OF_MEMORY");
     EXPECT_OK(cuGetErrorString(CUDA_ERROR_OUT_OF_MEMORY, &text));
     EXPECT_TEXT_EQ(text, "out of memory");
+    EXPECT_OK(cuGetErrorString(CUDA_ERROR_ILLEGAL_ADDRESS, &text));
+    EXPECT_TEXT_EQ(text, "an illegal memory access was encountered");
     EXPECT_EQ(cuGetErrorName((CUresult)12345, &text), CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(text, NULL);
 }

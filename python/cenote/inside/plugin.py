@@ -129,7 +129,7 @@ def trim_before_mem_get_info(torch: ModuleType) -> None:
     allocator first: that makes it trim."""
     def trimming(inside: Any) -> Any:
         def mem_get_info(device: Any = None) -> Any:
-            if torch.cuda.is_initialized():
+            if torch.cuda.is_initialized() and torch.cuda.get_allocator_backend() == "cenote":
                 torch.cuda.memory_reserved(device)
             return inside(device)
         return mem_get_info
@@ -201,4 +201,6 @@ def status() -> Status:
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "cuda"):
         return Status(None, None, None, _note)
-    return Status(torch.cuda.get_allocator_backend(), _adapter, torch.__version__, _note)
+    has = torch.cuda.get_allocator_backend()
+    changed = "" if adapter.active is None or has == "cenote" else f"the program has changed PyTorch's allocator to {has} since"
+    return Status(has, _adapter, torch.__version__, _note or changed)

@@ -13,7 +13,7 @@ INVALID_VALUE = 1
 ILLEGAL_ADDRESS = 700
 INVALID_HANDLE = 400
 CAPTURE_UNSUPPORTED = 900
-LOST = "illegal memory access|illegal address"  # without an adapter the words are the driver's
+LOST = "illegal memory access"
 NO_BLOCK = "invalid device pointer|a pointer not allocated here"  # PyTorch's own words for its interface for any allocator come second
 
 

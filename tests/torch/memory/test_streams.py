@@ -115,7 +115,6 @@ def test_recording_on_its_own_stream_changes_nothing(sim):
     assert place_of(12 * MIB) == at
 
 
-@pytest.mark.adapter("which streams live as long as the program is not known: a block waits for later work on them, too")
 def test_work_put_on_the_stream_after_the_free_does_not_delay(sim):
     """Only the work that was on the stream when the tensor was freed delays the block."""
     side = torch.cuda.Stream()

@@ -61,6 +61,25 @@ assert fits(1 << 30)
 """, tmp_path)
 
 
+def test_a_replay_on_a_stream_that_never_allocated(tmp_path):
+    """With announced:0 the memory of a graph comes back when the streams are done that cenote was told of: they are all that PyTorch hands out."""
+    without_a_compiler("""
+MIB = 1 << 20
+torch.cuda.set_per_process_memory_fraction(512 * MIB / torch.cuda.mem_get_info()[1])
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    x = torch.full((300 * MIB,), 1, dtype=torch.uint8, device="cuda")
+sim.set_lag(10**6)
+stream = torch.cuda.Stream(priority=-1)
+sim.work(stream, 60 * 10**9)
+with torch.cuda.stream(stream):
+    graph.replay()
+del x, graph
+y = torch.empty(400 * MIB, dtype=torch.uint8, device="cuda")
+assert stream.query(), "memory of a replay that runs was handed out"
+""", tmp_path, CENOTE_CONF="announced:0")
+
+
 def test_running_out_is_pytorchs_error(tmp_path):
     without_a_compiler("""
 try:

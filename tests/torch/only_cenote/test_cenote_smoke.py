@@ -110,6 +110,25 @@ def test_what_the_driver_says():
     del live
 
 
+ANOTHER = """
+import torch, cenote
+from cenote import places
+other = torch.cuda.memory.CUDAPluggableAllocator(places.pluggable_library(), "cenote_pluggable_alloc", "cenote_pluggable_free")
+torch.cuda.memory.change_current_allocator(other)
+x = torch.ones(1 << 20, device="cuda")
+left, total = torch.cuda.mem_get_info()
+assert 0 < left < total
+torch.cuda.synchronize()
+torch.cuda.empty_cache()
+print(torch.cuda.get_allocator_backend(), cenote.status().note)
+"""
+
+
+def test_a_program_that_takes_another_allocator_after_all():
+    """PyTorch's interface for any allocator has no counters: mem_get_info, which had read one, raised."""
+    assert simulated.forked(ANOTHER, whole=True).stdout == "pluggable the program has changed PyTorch's allocator to pluggable since\n"
+
+
 # --- giving back, running out, limits
 
 

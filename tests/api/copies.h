@@ -1,0 +1,54 @@
+/*
+ * copies.h: a driver between cenote and the simulated one, under which another thread acts while a pause or a resume waits for a copy.
+ */
+#ifndef CENOTE_TESTS_API_COPIES_H
+#define CENOTE_TESTS_API_COPIES_H
+
+#include <pthread.h>
+
+#include "driver/driver.h"
+#include "tests/api/scene.h"
+
+static struct {
+    const struct driver *below;
+    void (*meanwhile)(void); /* NULL: nothing */
+} copies;
+
+static void *copies_act(void *what)
+{
+    ((void (*)(void))what)();
+    return NULL;
+}
+
+static CUresult copies_wait(CUstream stream)
+{
+    void (*what)(void) = copies.meanwhile;
+    pthread_t thread;
+    copies.meanwhile = NULL;
+    if (what) {
+        DONE(pthread_create(&thread, NULL, copies_act, (void *)what));
+        DONE(pthread_join(thread, NULL));
+    }
+    return copies.below->cuStreamSynchronize(stream);
+}
+
+static const struct driver *copies_over(const struct driver *driver)
+{
+    static struct driver table;
+    copies.below = driver_fault_over(driver);
+    table = *copies.below;
+    table.cuStreamSynchronize = copies_wait;
+    return &table;
+}
+
+/* Once the driver is loaded: from now on another thread does that, once, while the next copy is waited for. */
+static inline void at_the_next_copy(void (*what)(void))
+{
+    fault_arm("cuInit", 1, CUDA_SUCCESS, false); /* puts its own layer in place, the first time */
+    fault_disarm();
+    if (!copies.below)
+        driver_interpose(copies_over);
+    copies.meanwhile = what;
+}
+
+#endif

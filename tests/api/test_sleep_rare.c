@@ -1,0 +1,118 @@
+/*
+ * test_sleep_rare.c: memory that sleeps, and the rare roads of the pool beside it: addresses go back, sums say no, the driver takes no more mappings.
+ */
+#include "tests/api/copies.h"
+#include "tests/api/sleeps.h"
+
+#define MAPPINGS 34u
+
+static struct scene scene;
+
+static void take_on_c(void)
+{
+    void *block;
+    DONE(cuCtxSetCurrent(scene.context));
+    DONE(cenote_alloc(scene.pool, 2 * MIB, scene.stream[C], &block));
+    DONE(cenote_pool_check(scene.pool));
+    DONE(cenote_free(block));
+}
+
+/* The addresses of a region go back while pages doze that were mapped there once. */
+CASE(addresses_go_back_while_pages_doze)
+{
+    struct held held;
+    void *first;
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = scene_options();
+    options.address_ratio = 2;
+    scene_open_with(&scene, &shape, &options);
+    DONE(cenote_alloc(scene.pool, 16 * MIB, scene.stream[B], &first));
+    DONE(cenote_free(first));
+    DONE(cuCtxSynchronize());
+    REQUIRE(held_take(&held, scene.pool, 16 * MIB, scene.stream[A]));
+    EXPECT_EQ(scene_stats(scene.pool).pages_aliased, 8);
+    EXPECT_EQ(scene_stats(scene.pool).address_space, 128 * MIB);
+    at_the_next_copy(take_on_c);
+    DONE(pause_of(scene.pool, NULL, CENOTE_KEEP, NULL));
+    EXPECT(!copies.meanwhile);
+    EXPECT_EQ(scene_stats(scene.pool).address_space, 128 * MIB);
+    DONE(cenote_pool_check(scene.pool));
+    DONE(resume_of(scene.pool, NULL, NULL));
+    held_give(&held);
+    scene_close(&scene);
+}
+
+/* A request that needs the free end of a page beside a live block, and waits for the rest: what sleeps does not make it hopeless. */
+CASE(crumbs_count_although_others_sleep)
+{
+    for (int sleeps = 0; sleeps < 2; sleeps++) {
+        struct held asleep, live, flying, wanted, rest;
+        cenote_group *group;
+        void *block;
+        struct sim_shape shape = scene_card(CARD);
+        cenote_options options = scene_options();
+        shape.lag = MSEC;
+        options.order = 0;
+        scene_open_with(&scene, &shape, &options);
+        DONE(cenote_group_create(scene.pool, "asleep", 0, NULL, &group));
+        DONE(cenote_group_alloc(group, 30 * MIB, 1, scene.stream[C], &block));
+        asleep = held_of(block, 30 * MIB, scene.stream[C]);
+        if (sleeps)
+            DONE(pause_of(scene.pool, group, CENOTE_KEEP, NULL));
+        else
+            held_give(&asleep);
+        DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+        REQUIRE(held_take(&live, scene.pool, 3 * MIB / 2 + 512 * KIB / 2, scene.stream[A]));
+        REQUIRE(held_take(&rest, scene.pool, 22 * MIB, scene.stream[C]));
+        REQUIRE(held_take(&flying, scene.pool, 40 * MIB, scene.stream[B]));
+        EXPECT_EQ(used(), 64 * MIB);
+        held_linger(&flying, scene.stream[B]);
+        DONE(cenote_free(flying.at));
+        EXPECT(held_take(&wanted, scene.pool, 40 * MIB + 128 * KIB, scene.stream[A]));
+        if (wanted.at)
+            held_give(&wanted);
+        held_give(&live);
+        held_give(&rest);
+        DONE(cuCtxSynchronize());
+        DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+        if (sleeps) {
+            DONE(resume_of(scene.pool, NULL, NULL));
+            held_give(&asleep);
+        }
+        DONE(cenote_group_destroy(group));
+        scene_close(&scene);
+    }
+}
+
+/* What wakes needs mappings: old aliases go, if the driver takes no more, and where an option says how many there are at most. */
+static void wake_among(uint64_t quirk, uint32_t most)
+{
+    struct held held;
+    struct sim_books books;
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = scene_options();
+    shape.quirks = quirk;
+    shape.mapping_ceiling = MAPPINGS;
+    options.mappings = most;
+    scene_open_with(&scene, &shape, &options);
+    REQUIRE(held_take(&held, scene.pool, 12 * MIB, scene.stream[A]));
+    DONE(pause_of(scene.pool, NULL, CENOTE_KEEP, NULL));
+    for (int i = 0; i < SCENE_STREAMS; i++) {
+        struct held other;
+        REQUIRE(held_take(&other, scene.pool, 20 * MIB, scene.stream[i]));
+        held_give(&other);
+        DONE(cuStreamSynchronize(scene.stream[i]));
+    }
+    sim_books(&books);
+    EXPECT(books.mappings + 6 > MAPPINGS);
+    DONE(resume_of(scene.pool, NULL, NULL));
+    sim_books(&books);
+    EXPECT(books.mappings <= MAPPINGS);
+    held_give(&held);
+    scene_close(&scene);
+}
+
+CASE(a_driver_that_takes_no_more_mappings) { wake_among(SIM_QUIRK(MAPPING_CEILING), 0); }
+CASE(an_option_that_allows_no_more_mappings) { wake_among(0, MAPPINGS); }
+
+SCENES_MAIN("sleep_rare")
