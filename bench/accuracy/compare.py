@@ -56,13 +56,20 @@ def estimate(figure: str, device: Row) -> int:
     return int(device["reserved_peak"] + outside[figure])
 
 
+def told(found: Row, reserved: int) -> Row:
+    """The range of reserved bytes that the verdict prints: {low, high}; empty: the recording was not played."""
+    own = found["replays"].get(found["allocator"])
+    return {"low": reserved - own["held"] + own["low"], "high": reserved - own["held"] + own["high"]} if own and own["high"] else {}
+
+
 def dry_run(row: Row) -> Row:
     """One row, run: {verdict, estimate, seconds...}. RuntimeError if there is no verdict."""
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "out.json")
         command = [sys.executable, "-m", "cenote", "dry-run", "--gpu", row["gpu"], "--steps", "0", "--allocator", "native", "--quiet", "--json", out,
                    str((HERE / row["program"]).resolve()), *row["options"]]
-        done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT / "python")}, capture_output=True, text=True, timeout=SECONDS)
+        paths = os.pathsep.join(filter(None, [str(ROOT / "python"), os.environ.get("PYTHONPATH")]))
+        done = subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, timeout=SECONDS)
         if not os.path.exists(out):
             raise RuntimeError(f"{name_of(row)}: no verdict\n{done.stderr[-2000:]}")
         found = json.loads(pathlib.Path(out).read_text(encoding="utf-8"))
@@ -71,14 +78,17 @@ def dry_run(row: Row) -> Row:
     fits = found["verdict"] == "fits"
     peaks = (found if fits else found["largest"])["processes"][0]["devices"]["0"]  # if it does not fit, those of the run on the largest card
     return {"runs_out": not fits, "estimate": estimate(row["figure"], peaks), "live": peaks["live_peak"], "reserved": peaks["reserved_peak"],
-            "others": peaks["others"]}
+            "others": peaks["others"], **told(found, peaks["reserved_peak"])}
 
 
 def error(row: Row, figure: Optional[float]) -> Optional[float]:
     return None if row["ran_out"] or figure is None or figure < 0 else figure / row["measured"] - 1
 
 
-def play(rows: Iterable[Row]) -> Iterable[Row]:
+def play(rows: list[Row], save: Optional[pathlib.Path]) -> Iterable[Row]:
+    """Each row as soon as it is done; the file has it by then."""
+    if save:
+        save.write_text(json.dumps(head(len(rows))) + "\n", encoding="utf-8")
     for row in rows:
         found = {**row, **dry_run(row)}
         found["error"] = error(row, found["estimate"])
@@ -86,6 +96,9 @@ def play(rows: Iterable[Row]) -> Iterable[Row]:
         ours = f"{found['estimate'] / 2**20:,.0f} MiB" + (", out of memory" if found["runs_out"] else "")
         off = "" if found["error"] is None else f"{found['error']:+.1%}"
         print(f"{row['card']:16} {name_of(row):66} {said:>14} {ours:>14} {off:>7}", flush=True)
+        if save:
+            with save.open("a", encoding="utf-8") as file:
+                print(json.dumps(found), file=file)
         yield found
 
 
@@ -209,10 +222,7 @@ def main() -> None:
         return
     _, rows = read_rows()
     rows = [row for row in rows if args.only in f"{row['source']} {row['card']} {name_of(row)}"]
-    found = list(play(rows))
-    print(json.dumps(metrics(found)))
-    if args.save:
-        args.save.write_text("".join(json.dumps(line) + "\n" for line in [head(len(found)), *found]), encoding="utf-8")
+    print(json.dumps(metrics(list(play(rows, args.save)))))
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ OURS = ("CENOTE", "CENOTE_SUMMARY", "CENOTE_SIM", "LD_PRELOAD", "PYTORCH_CUDA_AL
 SECONDS = 120
 CENOTE = (sys.executable, "-m", "cenote")
 INSTALLED = pathlib.Path(sys.prefix) / "libraries"  # of others, as cuda.core and Numba, for tests that use them
+SMALL_WEIGHTS = pathlib.Path(sys.prefix) / "bitsandbytes"
 
 SHOW = """
 import json, os, sys
@@ -54,6 +55,14 @@ def installed() -> None:
         pytest.skip("python/requirements/libraries.txt has nothing for Python 3.10")
     if not INSTALLED.exists():
         (pytest.fail if os.environ.get("CENOTE_TEST_ALL") else pytest.skip)(f"`tools/setup test` installs the libraries into {INSTALLED}")
+
+
+@pytest.fixture
+def small_weights() -> pathlib.Path:
+    """The folder in which bitsandbytes is."""
+    if not SMALL_WEIGHTS.exists():
+        (pytest.fail if os.environ.get("CENOTE_TEST_ALL") else pytest.skip)(f"`tools/setup test` installs bitsandbytes into {SMALL_WEIGHTS}")
+    return SMALL_WEIGHTS
 
 
 @pytest.fixture

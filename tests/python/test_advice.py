@@ -61,6 +61,15 @@ IN_BACKWARD = """optimizers = {parameter: torch.optim.AdamW([parameter]) for par
         optimizers[parameter].zero_grad()
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(step_and_free)"""
+ON_HOST = """copies = {parameter: parameter.detach().cpu().pin_memory() for parameter in model.parameters()}
+    optimizer = torch.optim.AdamW(copies.values())"""
+STEP_ON_HOST = """with torch.no_grad():
+            for parameter, copy in copies.items():
+                copy.grad = parameter.grad.cpu()
+            optimizer.step()
+            for parameter, copy in copies.items():
+                parameter.copy_(copy)
+        model.zero_grad(set_to_none=False)"""
 SHARDED = """import os
     from torch.distributed.fsdp import fully_shard
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -76,6 +85,7 @@ EDITS = {  # of EXAMPLE: what is replaced, and by what
     "bfloat16": [(MODEL, "model = Net().to(torch.bfloat16).cuda()"), (CALL, "output = model(x.cuda().to(torch.bfloat16))")],
     "fused": [(OPTIMIZER, "optimizer = torch.optim.AdamW(model.parameters(), fused=True)")],
     "8bit": [(OPTIMIZER, "import bitsandbytes\n    optimizer = bitsandbytes.optim.AdamW8bit(model.parameters())")],
+    "optimizer-offload": [(OPTIMIZER, ON_HOST), (STEP, STEP_ON_HOST)],
     "in-backward": [(OPTIMIZER, IN_BACKWARD), (STEP, "pass")],
     "freed-gradients": [(STEP, "optimizer.step()\n        optimizer.zero_grad()")],
     "fsdp": [(MODEL, SHARDED)],
@@ -98,11 +108,11 @@ def compare(rows, by_hand, options=()):
 
 
 def test_rows_are_true(advised, by_hand):
-    only = "checkpointing,offload,autocast,bfloat16,fused,8bit,in-backward,freed-gradients"
+    only = "checkpointing,offload,autocast,bfloat16,fused,8bit,optimizer-offload,in-backward,freed-gradients"
     done, rows, found = advised(EXAMPLE.read_text(), *FEW, only=only, gpu="80GiB")
-    assert done.returncode == 0 and len(rows) == 8, done.stderr
-    assert re.match(r"cenote dry-run: advice: 8 changes to try, which take up to \d+ (s|min) or so\n", done.stderr)
-    assert re.findall(r"\((\d) of 8, about \d+ (?:s|min) left\)\n", done.stderr) == list("1234567")
+    assert done.returncode == 0 and len(rows) == 9, done.stderr
+    assert re.match(r"cenote dry-run: advice: 9 changes to try, which take up to \d+ (s|min) or so\n", done.stderr)
+    assert re.findall(r"\((\d) of 9, about \d+ (?:s|min) left\)\n", done.stderr) == list("12345678")
     check_kinds(rows, found["processes"][0]["devices"]["0"], found["advice"]["as_it_is"])
     compare(rows, by_hand)
 

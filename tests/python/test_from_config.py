@@ -4,7 +4,7 @@ import json
 import os
 
 import pytest
-from conftest import caller, nursery_with
+from conftest import ROOT, caller, nursery_with
 from spoken import said
 
 pytestmark = [pytest.mark.torch, pytest.mark.simulation]
@@ -37,6 +37,16 @@ weights = [one for one in model.parameters() if one.requires_grad]
 ids = torch.randint(2000, (4, 112), device="cuda")
 model.eval().generate(ids, attention_mask=torch.ones_like(ids), min_new_tokens=16, max_new_tokens=16, do_sample=False, pad_token_id=0)
 """}
+
+QLORA = """
+import torch
+from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
+from transformers import BitsAndBytesConfig, LlamaForCausalLM
+small = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=torch.bfloat16)
+model = LlamaForCausalLM.from_pretrained("weights", quantization_config=small, device_map={"": 0}, dtype=torch.bfloat16)
+model = get_peft_model(prepare_model_for_kbit_training(model), LoraConfig(r=16, target_modules="all-linear")).train()
+weights = [one for one in model.parameters() if one.requires_grad]
+""" + STEPS.replace("(4, 128)", "(16, 128)")
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +95,21 @@ def test_the_program_is_kept_and_is_not_overwritten(dry, tmp_path):
     assert more["needed"] > found["needed"]
     done, found = dry(*asked)
     assert done.returncode == 2 and found is None and "there is such a file" in done.stderr
+
+
+@pytest.mark.deep
+def test_qlora_needs_what_a_model_that_is_read_needs(run, small_weights, tmp_path):
+    """By hand the weights are those of a file, and bitsandbytes quantizes them as they come. Reading makes the peak of a smaller batch."""
+    path = os.pathsep.join([str(ROOT / "python"), str(small_weights)])
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    (tmp_path / "hand.py").write_text(QLORA)
+    assert run("run", "--sim", "2GiB", "--quiet", "-c", HAND + 'model.save_pretrained("weights")').returncode == 0
+    needs = []
+    for program in (["--model", "config.json", "--train", "qlora", "--batch", "16", "--seq", "128"], ["hand.py"]):
+        done = run("dry-run", "--gpu", "2GiB", "--quiet", "--json", "out.json", *program, PYTHONPATH=path, HF_HUB_OFFLINE="1")
+        assert done.returncode == 0, done.stdout + done.stderr
+        needs.append(json.loads((tmp_path / "out.json").read_text())["least_needed"])
+    assert needs[0] == pytest.approx(needs[1], rel=0.005), needs
 
 
 @pytest.mark.deep
@@ -142,13 +167,12 @@ def test_what_transformers_makes_of_a_config(run, tmp_path):
 
 
 @pytest.mark.parametrize("arguments, why", [
-    (("--model", "model", "--train", "qlora", "--batch", "2", "--seq", "64"), "qlora needs bitsandbytes's kernels"),
-    (("--model", "model", "--train", "half", "--batch", "2", "--seq", "64"), "'half' is no way to train; there are full and lora"),
+    (("--model", "model", "--train", "half", "--batch", "2", "--seq", "64"), "'half' is no way to train; there are full, lora and qlora"),
     (("--model", "nobody/nothing", *TRAIN), "--model nobody/nothing: there is no such folder or file here, and Transformers found no such model"),
     (("--model", "./nothing", *TRAIN), "nothing: No such file or directory"),
     (("--model", "model", *TRAIN, "train.py"), "--model is in place of a script: leave out 'train.py'"),
-    (("--model", "model", "--batch", "2", "--seq", "64"), "--model needs either --train full, --train lora or --serve"),
-    (("--model", "model", "--serve", *TRAIN), "--model needs either --train full, --train lora or --serve"),
+    (("--model", "model", "--batch", "2", "--seq", "64"), "--model needs either --train full, lora or qlora, or --serve"),
+    (("--model", "model", "--serve", *TRAIN), "--model needs either --train full, lora or qlora, or --serve"),
     (("--model", "model", "--train", "full", "--seq", "64"), "--model needs --batch N"),
     (("--model", "model", "--serve"), "--model needs --seq N"),
     (("--model", "model", "--serve", "--seq", "1"), "argument --seq: 1 tokens: it takes 2 or more"),

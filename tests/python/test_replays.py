@@ -80,6 +80,16 @@ def test_a_range_where_a_number_would_lie(asked):
     assert plain["replays"]["native"]["low"] == plain["replays"]["native"]["high"] == 22 * MIB and "on a card it may hold" not in text
 
 
+@pytest.mark.parametrize("room, held, span", [(1024, 150, [54, 168]), (110, 100, [54, 100]), (60, 60, [38, 94])])
+def test_a_range_is_that_of_the_card(tmp_path, room, held, span):
+    """Blocks of 10 to 50 MiB, one after the other, which a card may make a quarter to twice as large. Where there is room, PyTorch's own allocator
+    holds them all; on a card with room for each alone, no more than the card has; and on one that is too small for one of them, what that needs."""
+    lines = [f"0,a,{n},{n << 20},0,1\n0,f,{n},,,\n" for n in range(10, 60, 10)]
+    (tmp_path / "t.csv").write_text("t_us,op,id,bytes,stream,tag\n" + "".join(lines))
+    (row,) = replays.play(str(tmp_path / "t.csv"), room * MIB + replays.CONTEXT, "--seeds", "16", "--under", "native")
+    assert (row["reserved_peak_bytes"], row["range_bytes"]) == (held * MIB, [part * MIB for part in span])
+
+
 @pytest.mark.parametrize("variables, code, allocator", [
     ({}, "", "native"),
     ({"CENOTE": "on"}, "", "cenote"),

@@ -9,6 +9,9 @@
  *   scratch    blocks with the tag RANGE_SCRATCH: a seed gives each size of them a factor, from SMALLEST to LARGEST, evenly in its logarithm
  *   order      whether a new segment of PyTorch's own allocator lies above those before it or below them: every other seed
  *
+ * The capacity is that of the card: an allocator that is short there gives back what is free, and holds less than it would. A disturbed replay that
+ * runs out of memory counts with the least memory with which it gets through.
+ *
  * LOCKING: none.
  */
 #include "tools/replay/range.h"
@@ -68,6 +71,15 @@ static uint64_t disturbed(uint64_t bytes, uint32_t seed)
     return other ? other : 1;
 }
 
+/* What a disturbed replay holds, or needs if there is less. 0: `result` says what failed, or no memory was enough. */
+static uint64_t held(const struct trace *trace, const struct replay_plan *plan, struct replay_result *result)
+{
+    replay_run(trace, plan, result);
+    if (result->failed || !result->ooms)
+        return result->failed ? 0 : result->reserved_peak;
+    return range_least(trace, plan, plan->capacity - replay_context_bytes());
+}
+
 bool range_widen(const struct trace *trace, const struct replay_plan *plan, uint32_t seeds, struct range *range, struct replay_result *result)
 {
     struct trace other = *trace;
@@ -82,10 +94,10 @@ bool range_widen(const struct trace *trace, const struct replay_plan *plan, uint
             if (other.records[i].tag == RANGE_SCRATCH)
                 other.records[i].bytes = disturbed(other.records[i].bytes, seed);
         own.falls = seed % 2;
-        replay_run(&other, &own, result);
-        is_whole = !result->failed;
-        range->low = result->reserved_peak < range->low ? result->reserved_peak : range->low;
-        range->high = result->reserved_peak > range->high ? result->reserved_peak : range->high;
+        uint64_t bytes = held(&other, &own, result);
+        is_whole = bytes;
+        range->low = bytes < range->low ? bytes : range->low;
+        range->high = bytes > range->high ? bytes : range->high;
     }
     free(other.records);
     return is_whole;

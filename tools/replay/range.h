@@ -8,13 +8,14 @@
 #define RANGE_SCRATCH 1 /* the tag of blocks whose size may differ on a card */
 
 struct range {
-    uint64_t low, high; /* the least and the most that was reserved */
+    uint64_t low, high; /* the least and the most that was reserved, or would have been enough */
 };
 
 /* The least memory, beside the context, with which the trace gets through; 0: no replay did. `reserved`: what it holds where there is room. */
 uint64_t range_least(const struct trace *trace, const struct replay_plan *plan, uint64_t reserved);
 
-/* Replays the trace so many times, each disturbed by another seed, and widens the range. False: no host memory, or `result` says what failed. */
+/* Replays the trace so many times, each disturbed by another seed, and widens the range. False: no host memory, or `result` says what failed.
+ * A range may reach beyond the capacity of the plan. */
 bool range_widen(const struct trace *trace, const struct replay_plan *plan, uint32_t seeds, struct range *range, struct replay_result *result);
 
 #endif

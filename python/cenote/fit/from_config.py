@@ -5,6 +5,7 @@ The config is read by Transformers, in a process of its own on the simulated GPU
 answer becomes the program or a Mistake.
 """
 import argparse
+import importlib.util
 import json
 import os
 import subprocess
@@ -23,9 +24,9 @@ NEW = 16  # tokens that a server generates, of each sequence
 RANK = 16  # of LoRA
 CLASSES = ("CausalLM", "Seq2SeqLM", "ImageTextToText")  # AutoModelFor..., the first that knows the model
 WORDS = {"full": "weights, gradients and AdamW's state in bfloat16", "lora": f"LoRA of rank {RANK} on all linear layers of a base in bfloat16, AdamW",
+         "qlora": f"LoRA of rank {RANK} on all linear layers of a base in NF4 with nested scales, AdamW; PEFT prepares it: the rest is in float32",
          "serve": f"weights in bfloat16, generate() with a KV cache, the last {NEW} tokens of each sequence are new"}
-QLORA = "qlora needs bitsandbytes's kernels, which make 4-bit weights of weights that are there; write the program, and dry-run that"
-
+PACKAGES = {"lora": "peft", "qlora": "peft,accelerate,bitsandbytes"}
 HEAD = '''"""{title}. From its config, without weights; `cenote dry-run --model` wrote it.
 
 {assumed}.
@@ -41,8 +42,24 @@ parser.add_argument("--seq", type=int, default={seq})
 given = parser.parse_args()
 
 config = AutoConfig.from_pretrained({path!r})
-with torch.device("cuda"):
-    model = AutoModelFor{kind}.from_config(config, dtype=torch.bfloat16)
+'''
+WHOLE = '''with torch.device("cuda"):
+    model = AutoModelForX.from_config(config, dtype=torch.bfloat16)
+'''
+QUANTIZED = '''with init_empty_weights():
+    model = AutoModelForX.from_config(config, dtype=torch.bfloat16)
+head = [name for name, module in model.named_modules() if module is model.get_output_embeddings()]
+replace_with_bnb_linear(model, modules_to_not_convert=head, quantization_config=BitsAndBytesConfig(
+    load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=torch.bfloat16))
+for name, weight in list(model.named_parameters()):  # one after the other, as from_pretrained() reads them
+    module, _, last = name.rpartition(".")
+    new = torch.nn.Parameter(torch.empty_like(weight, dtype=torch.bfloat16, device="cuda"), requires_grad=False)
+    if type(weight) is not torch.nn.Parameter:
+        new = type(weight)(new.data, requires_grad=False, **weight.__dict__).to("cuda")  # which quantizes it
+    setattr(model.get_submodule(module), last, new)
+model.tie_weights()
+model.cuda().is_loaded_in_4bit = True
+model = prepare_model_for_kbit_training(model)
 '''
 LORA = f'''model = get_peft_model(model, LoraConfig(r={RANK}, target_modules="all-linear"))
 '''
@@ -81,17 +98,15 @@ def seq(text: str) -> int:
 
 
 def training(text: str) -> str:
-    if text == "qlora":
-        command_line.refuse(QLORA)
-    if text not in ("full", "lora"):
-        command_line.refuse(f"{text[:40]!r} is no way to train; there are full and lora")
+    if text not in ("full", "lora", "qlora"):
+        command_line.refuse(f"{text[:40]!r} is no way to train; there are full, lora and qlora")
     return text
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="CONFIG", help="in place of a script: a model of Transformers by its config, a folder, a config.json "
                         "or a name of the hub, without weights; with --train or --serve")
-    parser.add_argument("--train", metavar="HOW", type=training, help="with --model: full, or lora")
+    parser.add_argument("--train", metavar="HOW", type=training, help="with --model: full, lora, or qlora")
     parser.add_argument("--serve", action="store_true", help="with --model: generates; without --batch the answer is how many sequences fit")
     parser.add_argument("--batch", metavar="N", type=batch, help="with --model: sequences at a time")
     parser.add_argument("--seq", metavar="N", type=seq, help="with --model: tokens of each")
@@ -108,7 +123,7 @@ def check(options: argparse.Namespace, program: Sequence[str]) -> None:
     if program:
         raise Mistake(f"--model is in place of a script: leave out {program[0][:40]!r}")
     if bool(options.train) == options.serve:
-        raise Mistake("--model needs either --train full, --train lora or --serve")
+        raise Mistake("--model needs either --train full, lora or qlora, or --serve")
     if options.seq is None:
         raise Mistake("--model needs --seq N, the tokens of a sequence")
     if options.batch is None and not options.serve:
@@ -143,13 +158,14 @@ def read_file(model: str, path: str) -> None:
         raise Mistake(f"--model: {visible(file)} is no config of a model of Transformers: it has no model_type")
 
 
-def look(model: str) -> Found:
+def look(model: str, packages: str = "") -> Found:
+    """`packages`: that the program needs beside Transformers, with commas."""
     path = path_of(model)
     read_file(model, path)
     preload = run.preload_library()
     variables = environment.prepare(Wish(command_line.MOST_CAPACITY, None, None, "native"), os.environ, preload)
     variables[environment.CENOTE] = "off"
-    done = subprocess.run(python.of_ours(__name__, path), env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+    done = subprocess.run(python.of_ours(__name__, path, packages), env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, check=False)
     said = done.stdout.decode(errors="replace").splitlines()
     try:
@@ -164,7 +180,8 @@ def look(model: str) -> Found:
 
 def main() -> int:
     """In the process that has Transformers. Prints a line of JSON: the fields of Found, or an error."""
-    print("\n" + json.dumps(made_of(sys.argv[1])))
+    absent = [name for name in sys.argv[2].split(",") if name and importlib.util.find_spec(name) is None]
+    print("\n" + json.dumps({"error": f"the program needs {absent[0]}: pip install {absent[0]}"} if absent else made_of(sys.argv[1])))
     return 0
 
 
@@ -212,18 +229,24 @@ def why_not(why: Exception, path: str, version: str) -> str:
 def text_of(found: Found, options: argparse.Namespace) -> str:
     title = f"{found.type}, {'serving' if options.serve else 'training'}"
     imports = [f"from transformers import AutoConfig, AutoModelFor{found.kind}"]
-    rest = TRAIN if options.train else SERVE
+    rest = WHOLE + (TRAIN if options.train else SERVE)
     if options.train == "lora":
         imports.insert(0, "from peft import LoraConfig, get_peft_model")
-        rest = LORA + rest
+        rest = WHOLE + LORA + TRAIN
+    elif options.train == "qlora":
+        imports = ["from accelerate import init_empty_weights", "from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training",
+                   f"from transformers import AutoConfig, AutoModelFor{found.kind}, BitsAndBytesConfig",
+                   "from transformers.integrations import replace_with_bnb_linear"]
+        rest = QUANTIZED + LORA + TRAIN
     assumed = assumption(options)
     head = HEAD.format(title=title, assumed=assumed[0].upper() + assumed[1:], imports="\n".join(imports), batch=options.batch or 1, seq=options.seq,
-                       path=path_of(options.model), kind=found.kind)
-    return head + rest
+                       path=path_of(options.model))
+    return head + rest.replace("AutoModelForX", f"AutoModelFor{found.kind}")
 
 
 def assumption(options: argparse.Namespace) -> str:
-    return WORDS[options.train or "serve"] + ("; labels are the input; no checkpointing" if options.train else "")
+    how = options.train or "serve"
+    return WORDS[how] + {"serve": "", "qlora": "; labels are the input; checkpointing"}.get(how, "; labels are the input; no checkpointing")
 
 
 def program(options: argparse.Namespace, folder: str) -> list[str]:
@@ -231,7 +254,7 @@ def program(options: argparse.Namespace, folder: str) -> list[str]:
     command_line.check_output(options.write)
     if options.write is not None and os.path.exists(options.write):
         raise Mistake(f"--write {visible(options.write)}: there is such a file, which may have changes of yours: run it, or name another")
-    found = look(options.model)
+    found = look(options.model, PACKAGES.get(options.train or "serve", ""))
     if found.positions is not None and options.seq > found.positions:
         raise Mistake(f"--seq {options.seq}: {found.type} has {found.positions} positions by this config")
     path = options.write or os.path.join(folder, f"{found.type}.py")

@@ -10,13 +10,13 @@ from contextlib import suppress
 from typing import Any, NamedTuple, Optional
 
 from cenote import places
-from cenote.base import quantity
 from cenote.fit.outcome import Outcome
 from cenote.launch import command_line
 
 PLAYED = ("native", "expandable", "cenote")
 SEEDS = 16  # disturbed replays: 8 of each order of addresses
 PATIENCE = 600  # s for all replays of one recording: the largest of traces/torch takes a hundredth
+CONTEXT = 500 << 20  # of cenote-replay's simulated GPU: sim/machine, context_bytes
 WIDE = 50  # a range is told if it is wider than 1/50 of what is held
 
 
@@ -25,7 +25,7 @@ class Replay(NamedTuple):
 
     held: int  # the allocator's peak where there is room
     least: int  # with which the program gets through; 0: not known
-    low: int = 0  # of disturbed replays; 0: none was made
+    low: int = 0  # of disturbed replays, which have the card's memory; 0: none was made. As far from `held` as they are from what the run held
     high: int = 0
 
     @property
@@ -47,11 +47,10 @@ def ties(torch: str) -> str:
     return "segment"
 
 
-def play(path: str, *options: str) -> Optional[list[dict[str, Any]]]:
+def play(path: str, capacity: int, *options: str) -> Optional[list[dict[str, Any]]]:
     """A row for each allocator; None: it cannot be played."""
     try:
-        largest = quantity.write_size(command_line.MOST_CAPACITY)
-        done = subprocess.run([places.replay_program(), "--json", "--trims", "--capacity", largest, *options, path], stdout=subprocess.PIPE,
+        done = subprocess.run([places.replay_program(), "--json", "--trims", "--capacity", str(capacity), *options, path], stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, timeout=PATIENCE, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -64,11 +63,14 @@ def of(outcome: Outcome) -> Replays:
     if worst is None or not outcome.recording:
         return {}
     way = ("--ties", ties(str(worst[0]["torch"])))
-    others = play(outcome.recording, *way, "--least", "--under", ",".join(PLAYED))
-    own = play(outcome.recording, *way, "--seeds", str(SEEDS), "--under", outcome.allocator) if outcome.allocator in PLAYED else None
+    others = play(outcome.recording, command_line.MOST_CAPACITY, *way, "--least", "--under", ",".join(PLAYED))
     found = {row["under"]: Replay(row["reserved_peak_bytes"], row["least_bytes"]) for row in others or []}
-    for row in own or []:
-        low, high = row["range_bytes"]
-        # The run itself is the truth for its allocator; the models tell how far it may be off.
-        found[row["under"]] = found.get(row["under"], Replay(row["reserved_peak_bytes"], 0))._replace(low=low, high=high)
+    if outcome.allocator in found:
+        room = outcome.capacity - int(worst[1]["others"]) + CONTEXT
+        own = play(outcome.recording, room, *way, "--seeds", str(SEEDS), "--under", outcome.allocator)
+        for row in own or []:
+            # The run itself is the truth for its allocator; the models tell how far it may be off.
+            apart = found[outcome.allocator].held - row["reserved_peak_bytes"]
+            low, high = row["range_bytes"]
+            found[outcome.allocator] = found[outcome.allocator]._replace(low=low + apart, high=high + apart)
     return found

@@ -17,6 +17,7 @@ import platform
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -226,14 +227,20 @@ def take(file: int) -> bool:
 def run(command: Sequence[str], folder: Folder) -> None:
     """Runs the compiler in `folder`, with its temporary files there, too. If it fails: NotMade with the first errors."""
     variables = {**os.environ, "TMPDIR": "."}
+    child = subprocess.Popen(list(command), cwd=folder.place(), env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, start_new_session=True)
     try:
-        done = subprocess.run(list(command), cwd=folder.place(), env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        raise NotMade(f"{command[0]} did not end within {SECONDS} s") from None
-    if done.returncode:
-        lines = done.stdout.decode(errors="replace").splitlines()
-        errors = [line for line in lines if "error" in line] or lines[-3:] or [f"exit status {done.returncode}"]
+        said, _ = child.communicate(timeout=SECONDS)
+    except BaseException as why:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)  # g++ has processes of its own, which would go on for minutes
+        child.communicate()
+        if isinstance(why, subprocess.TimeoutExpired):
+            raise NotMade(f"{command[0]} did not end within {SECONDS} s") from None
+        raise
+    if child.returncode:
+        lines = said.decode(errors="replace").splitlines()
+        errors = [line for line in lines if "error" in line] or lines[-3:] or [f"exit status {child.returncode}"]
         raise NotMade(f"{command[0]} failed: " + "; ".join(line.strip() for line in errors[:3]))
 
 

@@ -89,26 +89,12 @@ class EightBit(OfOptimizer):
 
     def builds(self, optimizer: Any) -> None:
         if self.is_on and class_of(self.torch, optimizer) in ("Adam", "AdamW"):
-            optimizer.__class__ = self.stepping(type(optimizer))
+            optimizer.__class__ = stepping(self.torch, type(optimizer), self.keep)
 
-    def stepping(self, kind: Any) -> Any:
-        """The class that steps in place of this one."""
-        torch, new_state = self.torch, self.new_state
-
-        def step(self: Any, closure: Optional[Callable[[], Any]] = None) -> Any:
-            loss = None
-            if closure is not None:
-                with torch.enable_grad():
-                    loss = closure()
-            with torch.no_grad():
-                for parameter in parameters_of(self):
-                    if parameter.grad is not None:
-                        if not self.state[parameter]:
-                            self.state[parameter].update(new_state(self, parameter))
-                        self.state[parameter]["step"] += 1
-                        parameter.mul_(1)  # in place, as the kernel
-            return loss
-        return type(kind.__name__, (kind,), {"step": step, "cenote_stands_for": kind, "__module__": kind.__module__})
+    def keep(self, optimizer: Any, parameter: Any) -> None:
+        if not optimizer.state[parameter]:
+            optimizer.state[parameter].update(self.new_state(optimizer, parameter))
+        optimizer.state[parameter]["step"] += 1
 
     def new_state(self, optimizer: Any, parameter: Any) -> dict[str, Any]:
         torch = self.torch
@@ -124,6 +110,45 @@ class EightBit(OfOptimizer):
             state[f"state{number}"] = torch.zeros_like(parameter, dtype=torch.uint8)
             state[f"absmax{number}"] = torch.zeros(scales, device=device)
         return state
+
+
+class OptimizerOnHost(OfOptimizer):
+    """The optimizer has copies of the parameters in the host's memory, and its state is of these: gradients are copied there, it steps there, and
+    the parameters are copied back. The GPU keeps parameters and gradients. Nothing is copied here."""
+
+    name = "optimizer-offload"
+    title = "optimizer in the host's memory"
+    numerics = SAME
+    not_with = ("fused", "8bit", "in-backward", "fsdp")
+
+    def look(self, optimizer: Any, name: str) -> None:
+        tensors = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, self.torch.Tensor)]
+        if name in ("", "LBFGS"):
+            self.refuse(f"of {type(optimizer).__name__} it is not known that it steps each parameter by itself")
+        elif any(tensor.is_cuda and tensor.numel() > 1 for tensor in tensors):
+            self.found("", f"torchao.optim.CPUOffloadOptimizer(model.parameters(), torch.optim.{name})")
+        elif self.why_not:
+            self.why_not = "the optimizer has no state on the GPU"
+
+    def builds(self, optimizer: Any) -> None:
+        if self.is_on and class_of(self.torch, optimizer) not in ("", "LBFGS"):
+            optimizer.__class__ = stepping(self.torch, type(optimizer), lambda optimizer, parameter: None)
+
+
+def stepping(torch: Any, kind: Any, keep: Callable[[Any, Any], None]) -> Any:
+    """The class that steps in place of this one: it writes to each parameter, after `keep` has had it, and makes no other tensor."""
+    def step(self: Any, closure: Optional[Callable[[], Any]] = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with torch.no_grad():
+            for parameter in parameters_of(self):
+                if parameter.grad is not None:
+                    keep(self, parameter)
+                    parameter.mul_(1)  # in place, as the kernel
+        return loss
+    return type(kind.__name__, (kind,), {"step": step, "cenote_stands_for": kind, "__module__": kind.__module__})
 
 
 class InBackward(Remedy):
