@@ -81,7 +81,7 @@ def test_it_does_not_fit(dry, tmp_path):
     assert "  smallest known cards that would be enough: rtx4060 (7.75 GiB), " in done.stdout and "answer is for cenote" not in done.stdout
     assert "Advice:" not in done.stderr and "CUDA out of memory" in done.stderr
     again = f"--json {tmp_path}/out.json --sim 1GiB --allocator cenote train.py --batch-size 128"
-    assert f"in numbers: cenote dry-run --advise {again}\n" in done.stdout.replace("'", "")
+    assert f"in numbers: cenote dry-run --advise -v {again}\n" in done.stdout.replace("'", "")
     assert found["failure"]["phase"] == "forward" and found["largest"]["verdict"] == "fits"
     assert found["missing"] == found["largest"]["least_needed"] - (1 << 30) > 0
     needed = found["largest"]["needed"]  # with that much it fits

@@ -142,7 +142,7 @@ def test_garbage_in_cycles(dry):  # noqa: F811
 @pytest.mark.simulation
 def test_without_kinds_of_holders(dry):  # noqa: F811
     """Under cudaMallocAsync the pace is known, and the holder is not."""
-    done, found = dry(loop("kept.append(output.detach())"), "--gpu", "2GiB", "--allocator", "cudaMallocAsync")
+    done, found = dry(loop("kept.append(output.detach())"), "--gpu", "2GiB", "--allocator", "cudaMallocAsync", fresh=True)
     assert done.returncode == 6 and found["growth"][0]["per_step"] == STEP and "--allocator native" in done.stdout, done.stdout
 
 
