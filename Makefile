@@ -45,7 +45,7 @@ FORKS = -LE 'bench|slow|install|faults|processes' -E '^host/process$$'
 # One thread for what computes on the CPU: threads that wait for work spin, and take the processors from the tests beside them.
 PYTEST = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 CENOTE_TEST_ALL=1 CENOTE_BUILD="$$PWD/build-debug" CENOTE_SIM_LIBRARIES="$$PWD/build-debug/sim" .venv/bin/python -m pytest
 
-.PHONY: help build run test quick deep bench table policy docs check format faults fuzz mutants coverage gpu install wheel matrix fallback clean
+.PHONY: help build run test quick deep bench table policy docs check format faults fuzz mutants coverage gpu install wheel matrix outcomes clean
 
 help:
 	@echo 'make build    the library and programs, for speed, in build/'
@@ -63,7 +63,7 @@ help:
 	@echo 'make fuzz     fuzzing with clang, SECONDS=60'
 	@echo 'make mutants  puts deliberate bugs into the sources, one at a time: does a test notice? ONLY="WORD..." for some of them'
 	@echo 'make coverage which branches of pool/ the tests take, and why the rest is not taken (clang)'
-	@echo 'make fallback tests/torch where cenote has no adapter: what that lacks is skipped, with the reason'
+	@echo 'make outcomes tests/torch under native, cenote and cenote without its adapter: what passes, and why the rest is skipped; UNDER="WORD..." for some'
 	@echo 'make gpu      the tests that need no simulation, on the real driver'
 	@echo 'make install  PREFIX=/usr/local'
 	@echo 'make matrix   each Python that is here with each PyTorch that the wheel has an adapter for, as a table'
@@ -225,10 +225,13 @@ mutants:
 	@tools/setup test
 	@tests/mutants/run $(ONLY)
 
-fallback:
+UNDER = native cenote fallback
+outcomes:
 	@tools/setup test
 	$(call build_in,build-debug,$(DEBUG))
-	CENOTE_TEST_ALLOCATOR=fallback $(PYTEST) -q -rs tests/torch/memory tests/torch/simulator
+	@mkdir -p build-debug/outcomes
+	for each in $(UNDER); do CENOTE_TEST_ALLOCATOR=$$each $(PYTEST) -q tests/torch/memory tests/torch/simulator --junitxml=build-debug/outcomes/$$each.xml || true; done
+	@tools/outcomes $(UNDER:%=build-debug/outcomes/%.xml)
 
 gpu:
 	@tools/setup test

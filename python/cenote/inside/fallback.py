@@ -4,13 +4,15 @@ That interface makes no pools: torch.cuda.MemPool, which would raise, is replace
 send a tensor to another process: both processes are told.
 """
 import ctypes
+import os
 import sys
 import threading
 from types import ModuleType
 from typing import Any
 
 from cenote import places
-from cenote.torch import features, patches
+from cenote.launch import environment
+from cenote.torch import features, patches, seams
 
 # The hooks of CUDAPluggableAllocator beside allocation and freeing.
 HOOKS = {"set_init_fn": "init", "set_reset_fn": "reset", "set_memory_fraction_fn": "fraction", "set_base_alloc_fn": "base",
@@ -37,6 +39,7 @@ def begin(torch: ModuleType) -> ctypes.CDLL:
     for hook, name in HOOKS.items():
         if hasattr(inside, hook):
             getattr(inside, hook)(ctypes.cast(getattr(library, f"cenote_pluggable_{name}"), ctypes.c_void_p).value)
+    features.begin("fallback-nccl", let_nccl_register_nothing)
     torch.cuda.memory.change_current_allocator(allocator)
     features.is_whole("fallback")
     made = pools(torch, library)
@@ -44,6 +47,15 @@ def begin(torch: ModuleType) -> ctypes.CDLL:
         patches.replace("fallback", name, lambda inside: made)
     refuse_to_send(torch)
     return library
+
+
+def let_nccl_register_nothing() -> None:
+    """Process groups of NCCL follow the allocator's memory to register it, and this interface refuses that. The one that PyTorch 2.15 takes always
+    does so, and its destructor ends the process. The older one does so if the user wishes, but not for expandable segments: cenote's pages are as
+    those."""
+    os.environ.setdefault("TORCH_DIST_USE_NCCL2", "0")
+    given = next((os.environ[name] for name in reversed(environment.ALLOCATOR_VARIABLES) if os.environ.get(name)), "")
+    seams.get("torch._C._accelerator_setAllocatorSettings")(",".join(filter(None, (given, "expandable_segments:True"))))
 
 
 class NotSent:

@@ -185,6 +185,20 @@ assert os.waitpid(child, 0)[1] == 0
     assert "could not be freed" not in said
 
 
+@pytest.mark.parametrize("follows", ["0", "1"])
+def test_a_process_group_of_nccl(tmp_path, follows):
+    """It may follow the allocator's memory, which this interface refuses: the destructor of PyTorch 2.15's group ended the process."""
+    without_a_compiler("""
+import tempfile
+import torch.distributed as dist
+with tempfile.TemporaryDirectory() as folder:
+    dist.init_process_group("nccl", init_method=f"file://{folder}/store", rank=0, world_size=1)
+    x = torch.ones(1000, device="cuda")
+    dist.all_reduce(x)
+    dist.destroy_process_group()
+""", tmp_path, TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK=follows)
+
+
 def test_the_block_of_an_address(tmp_path):
     without_a_compiler("""
 import ctypes

@@ -206,11 +206,18 @@ def live() -> int:
     gc.collect()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
-    return torch.cuda.memory_allocated()
+    return torch.cuda.memory_allocated() if has_figures() else 0
+
+
+def has_figures() -> bool:
+    """Without an adapter of cenote's, PyTorch has no statistics: what is exchanged is checked all the same."""
+    return torch.cuda.get_allocator_backend() != "pluggable"
 
 
 def becomes(least: int, most: int) -> None:
     """Waits until that much is live: a thread of PyTorch holds the tensors of collectives until it has seen that they are complete."""
+    if not has_figures():
+        return
     last = time.monotonic() + 20 * int(os.environ["CENOTE_TEST_PATIENCE"])
     while not least <= live() <= most and time.monotonic() < last:
         time.sleep(0.1)
@@ -254,6 +261,8 @@ def fsdp2():
     about(before, size // ranks)
     train(module)
     about(before, 3 * size // ranks)
+    if not has_figures():
+        return
     torch.cuda.reset_peak_memory_stats()
     between = live()
     train(module)
@@ -287,6 +296,8 @@ def graphs():
 @check
 def pools():
     """Tensors in memory of ncclMemAlloc, registered with the communicator."""
+    if not has_figures():
+        raise RuntimeError("a MemPool with an allocator needs the adapter")
     backend = dist.group.WORLD._get_backend(torch.device("cuda"))
     start()
     before = used()
@@ -325,8 +336,13 @@ def run_all(results: pathlib.Path) -> None:
     try:
         for one in CHECKS:
             done[one.__name__] = "it did not end"
-            one()
-            done[one.__name__] = ""
+            try:
+                one()
+                done[one.__name__] = ""
+            except RuntimeError as error:
+                if "needs the adapter" not in str(error):
+                    raise
+                done[one.__name__] = str(error)
     except Exception:
         done[one.__name__] = traceback.format_exc()
     (results / f"{rank}.json").write_text(json.dumps(done))
