@@ -1,5 +1,6 @@
 /*
- * copies.h: a driver between cenote and the simulated one, under which another thread acts while a pause or a resume waits for a copy.
+ * copies.h: a driver between cenote and the simulated one, under which another thread acts while a pause or a resume waits for a copy, and copies of
+ * a pause take their time.
  */
 #ifndef CENOTE_TESTS_API_COPIES_H
 #define CENOTE_TESTS_API_COPIES_H
@@ -12,6 +13,7 @@
 static struct {
     const struct driver *below;
     void (*meanwhile)(void); /* NULL: nothing */
+    uint64_t fetch_ns;       /* each copy of a pause takes so long */
 } copies;
 
 static void *copies_act(void *what)
@@ -32,12 +34,19 @@ static CUresult copies_wait(CUstream stream)
     return copies.below->cuStreamSynchronize(stream);
 }
 
+static CUresult copies_fetch(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+    DONE(sim_launch_wait(stream, copies.fetch_ns));
+    return copies.below->cuMemcpyDtoHAsync(to, from, bytes, stream);
+}
+
 static const struct driver *copies_over(const struct driver *driver)
 {
     static struct driver table;
     copies.below = driver_fault_over(driver);
     table = *copies.below;
     table.cuStreamSynchronize = copies_wait;
+    table.cuMemcpyDtoHAsync = copies_fetch;
     return &table;
 }
 

@@ -115,4 +115,37 @@ static void wake_among(uint64_t quirk, uint32_t most)
 CASE(a_driver_that_takes_no_more_mappings) { wake_among(SIM_QUIRK(MAPPING_CEILING), 0); }
 CASE(an_option_that_allows_no_more_mappings) { wake_among(0, MAPPINGS); }
 
+/* ------------------------------------------------------------------------------------------------------------- refused waits */
+
+/* The driver refuses to wait for the copies of a pause, so that the device may still read pages which stay awake: they do not go. */
+static void go_after_a_refusal(bool announced)
+{
+    struct held held;
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = scene_options();
+    shape.lag = MSEC;
+    options.announced = announced;
+    scene_open_with(&scene, &shape, &options);
+    DONE(cenote_stream_set_immortal(scene.pool, scene.stream[A]));
+    REQUIRE(held_take(&held, scene.pool, 8 * MIB, scene.stream[A]));
+    DONE(cuStreamSynchronize(scene.stream[A]));
+    at_the_next_copy(NULL);
+    copies.fetch_ns = 100 * MSEC;
+    fault_arm("cuStreamSynchronize", 1, CUDA_ERROR_UNKNOWN, true);
+    EXPECT_EQ(pause_of(scene.pool, NULL, CENOTE_KEEP, NULL), CENOTE_DRIVER);
+    copies.fetch_ns = 0;
+    EXPECT_EQ(pause_of(scene.pool, NULL, CENOTE_DISCARD_ALL, NULL), CENOTE_DRIVER); /* which copies nothing */
+    DONE(cenote_free(held.at));
+    cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT);
+    EXPECT_EQ(used(), 8 * MIB);
+    fault_disarm();
+    DONE(resume_of(scene.pool, NULL, NULL)); /* waits for them at last */
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(used(), 0);
+    scene_close(&scene);
+}
+
+CASE(no_page_goes_under_a_copy) { go_after_a_refusal(true); }
+CASE(no_page_goes_under_a_copy_that_is_not_announced) { go_after_a_refusal(false); }
+
 SCENES_MAIN("sleep_rare")

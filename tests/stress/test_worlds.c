@@ -563,8 +563,8 @@ static void run_worlds(int threads, bool resets)
     for (uint64_t seed = text ? strtoull(text, NULL, 0) : 1, last = seed + (uint64_t)rounds(10); seed < last; seed++)
         run_world(seed, threads, resets);
     EXPECT(world.refused && world.ended && world.captured && world.naps);
-    fprintf(stderr, "(%u blocks, %u refused, %u pools ended, %u calls came too late, %u captures, %u naps) ", world.served, world.refused, world.ended,
-            world.late, world.captured, world.naps);
+    fprintf(stderr, "(%u blocks, %u refused, %u pools ended, %u calls came too late, %u captures, %u naps) ", world.served, world.refused,
+            world.ended, world.late, world.captured, world.naps);
     world.served = world.refused = world.late = world.ended = world.captured = world.naps = 0;
 }
 
