@@ -148,4 +148,30 @@ static void go_after_a_refusal(bool announced)
 CASE(no_page_goes_under_a_copy) { go_after_a_refusal(true); }
 CASE(no_page_goes_under_a_copy_that_is_not_announced) { go_after_a_refusal(false); }
 
+/* The next pause has another page in the hands of each stage. */
+CASE(a_pause_waits_for_both_stages_of_an_earlier_one)
+{
+    struct held held[2];
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = scene_options();
+    shape.lag = MSEC;
+    scene_open_with(&scene, &shape, &options);
+    for (int i = 0; i < 2; i++)
+        REQUIRE(held_take(&held[i], scene.pool, 2 * MIB, scene.stream[A]));
+    at_the_next_copy(NULL);
+    copies.fetch_ns = 100 * MSEC;
+    fault_arm("cuStreamSynchronize", 1, CUDA_ERROR_UNKNOWN, true);
+    EXPECT_EQ(pause_of(scene.pool, NULL, CENOTE_KEEP, NULL), CENOTE_DRIVER);
+    copies.fetch_ns = 0;
+    fault_arm("cuStreamSynchronize", 2, CUDA_ERROR_UNKNOWN, true); /* the first stage can be waited for */
+    const void *second[] = {held[1].at};
+    cenote_sleep sleep = {.blocks = second, .count = 1, .contents = CENOTE_DISCARD_ALL};
+    EXPECT_EQ(cenote_pool_pause(scene.pool, &sleep), CENOTE_DRIVER);
+    EXPECT_EQ(sleep.pages, 0);
+    fault_disarm();
+    for (int i = 0; i < 2; i++)
+        held_give(&held[i]);
+    scene_close(&scene);
+}
+
 SCENES_MAIN("sleep_rare")
