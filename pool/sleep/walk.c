@@ -197,10 +197,10 @@ int sleepers_begin(struct sleepers *s, cenote_pool *pool, const cenote_sleep *sl
 /* Gives the turn back, and tells what was done. */
 int sleepers_end(struct sleepers *s, int error, cenote_sleep *sleep, size_t size)
 {
+    s->what.ns = pool_now(s->pool) - s->began_ns; /* as long as the pool, and its clock, are there for certain */
     s->pool->courier.is_taken = false;
     turn_end(s->pool);
     forget(s);
-    s->what.ns = pool_now(s->pool) - s->began_ns;
     if (sleep)
         sized_out(sleep, size, &s->what, sizeof s->what);
     return error;

@@ -148,6 +148,24 @@ static void go_after_a_refusal(bool announced)
 CASE(no_page_goes_under_a_copy) { go_after_a_refusal(true); }
 CASE(no_page_goes_under_a_copy_that_is_not_announced) { go_after_a_refusal(false); }
 
+/* After an error the answer is about what has gone to sleep, and no more. */
+CASE(what_did_not_go_is_not_discarded)
+{
+    struct held held;
+    cenote_sleep slept;
+    scene_open(&scene, CARD);
+    REQUIRE(held_take(&held, scene.pool, 8 * MIB, scene.stream[A]));
+    fault_arm("cuMemUnmap", 2, CUDA_ERROR_UNKNOWN, true);
+    EXPECT_EQ(pause_of(scene.pool, NULL, CENOTE_DISCARD_ALL, &slept), CENOTE_DRIVER);
+    fault_disarm();
+    EXPECT_EQ(slept.pages, 2 * MIB);
+    EXPECT_EQ(slept.discarded, 2 * MIB);
+    EXPECT_EQ(slept.awake, 6 * MIB);
+    DONE(resume_of(scene.pool, NULL, NULL));
+    DONE(cenote_free(held.at));
+    scene_close(&scene);
+}
+
 /* The next pause has another page in the hands of each stage. */
 CASE(a_pause_waits_for_both_stages_of_an_earlier_one)
 {
