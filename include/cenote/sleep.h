@@ -43,14 +43,15 @@ typedef struct cenote_sleep {
 } cenote_sleep;
 
 /*
- * What `sleep` names goes to sleep; NULL is the whole pool. The call waits until the device, and all that have access, are done with it. It copies
- * what is to be kept, and gives the pages back to the driver. Until cenote_pool_resume no kernel may touch the blocks. Addresses stay theirs: no
- * allocation gets them or waits for them. A block that sleeps may be freed, and then its copy goes with it. What is allocated from the group
- * meanwhile is awake. Free pages of a private group sleep too if the group or the pool is named, because a graph may know them. Memory that the
- * pool has whole (segments, and the memory of a cenote_source) stays awake.
+ * What `sleep` names goes to sleep; NULL is the whole pool. The call waits until the device, and all that have access, are done with it. If a pool
+ * of the process has the option announced:0, it waits for streams alone that cenote may touch, and for no other device: the program waits for all
+ * others that have used what sleeps, before the call. It copies what is to be kept, and gives the pages back to the driver. Until
+ * cenote_pool_resume no kernel may touch the blocks. Addresses stay theirs: no allocation gets them or waits for them. A block that sleeps may be
+ * freed, and then its copy goes with it. What is allocated from the group meanwhile is awake. Free pages of a private group sleep too if the group
+ * or the pool is named, because a graph may know them. Memory that the pool has whole (segments, and the memory of a cenote_source) stays awake.
  * CENOTE_CAPTURE, while an announced capture is open on the device. CENOTE_BUSY: a capture is open on a device that has access; nothing sleeps.
- * CENOTE_OUT_OF_HOST_MEMORY, if the host has no room for a copy; CENOTE_DRIVER, if
- * the driver refuses a call. After an error what has gone to sleep by then sleeps, and `sleep` says how much; the rest is awake, and nothing is lost.
+ * CENOTE_OUT_OF_HOST_MEMORY, if the host has no room for a copy; CENOTE_DRIVER, if the driver refuses a call. After an error what has gone to sleep
+ * by then sleeps, and `sleep` says how much; the rest is awake, and nothing is lost.
  * CENOTE_NOT_OURS: an address of `blocks` is not the start of a live block of the pool; nothing happens.
  */
 CENOTE_API int cenote_pool_pause(cenote_pool *pool, cenote_sleep *sleep, size_t size);

@@ -13,7 +13,7 @@ struct sleep_copy {
     struct sleep_copy *next;        /* of those that no page needs any more */
     uint64_t mapped;                /* bytes of it all */
     uint64_t at;                    /* address of its slot, under its blocks */
-    uint64_t kept;                  /* bytes of contents */
+    uint64_t kept, discarded;       /* bytes of contents; of those that are not there */
     uint32_t runs;
     uint32_t arena;                 /* whose blocks they are */
     uint64_t taken;                 /* what that arena had counted then */

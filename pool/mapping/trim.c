@@ -77,7 +77,7 @@ bool trim_slot(cenote_pool *pool, struct region *r, uint32_t slot)
     uint64_t at = region_slot_at(r, slot), bytes = region_page_bytes(r, slot);
     if (was_told)
         watch_tell(pool, CENOTE_UNMAPPING, at, bytes);
-    bool done = region_unmap(pool->config.device, r, slot) == CUDA_SUCCESS;
+    bool done = !courier_is_stuck(&pool->courier) && region_unmap(pool->config.device, r, slot) == CUDA_SUCCESS;
     if (was_told && !done)
         watch_tell(pool, CENOTE_MAPPED, at, bytes);
     lock_take(&pool->lock);

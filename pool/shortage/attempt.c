@@ -513,6 +513,7 @@ static enum attempt place_and_fill(struct climb *c, tick orderable, bool is_last
     struct requester who = place_requester(pool, c->arena);
     who.anywhere |= c->rung > RUNG_BUDGET;
     who.splits = c->rung == RUNG_SPLIT;
+    who.may_unmap &= !courier_is_stuck(&pool->courier);
     who.orderable = orderable;
     if (!place_reserve_books(pool, c->request->mark))
         return fail(c, no_books());

@@ -36,26 +36,28 @@ static bool is_kept(const struct sleepers *s, const struct block *b)
 }
 
 /* Blocks that lie on the page, and bytes of those that are kept. LOCKING: the pool's lock. */
-static uint32_t count_blocks(struct sleepers *s, struct under u, uint64_t *kept)
+static uint32_t count_blocks(const struct sleepers *s, struct under u, uint64_t *kept)
 {
     uint32_t count = 0;
     uint64_t from;
     *kept = 0;
     for (const struct block *b; (b = under_next(s->pool, &u)); count++)
-        *(is_kept(s, b) ? kept : &s->what.discarded) += under_bytes(&u, b, &from);
+        *kept += is_kept(s, b) ? under_bytes(&u, b, &from) : 0;
     return count;
 }
 
 /* Blocks may have been freed since they were counted, but none have come. LOCKING: the pool's lock. */
-static void list_runs(struct sleepers *s, struct under u, struct sleep_copy *copy, uint32_t most)
+static void list_runs(const struct sleepers *s, struct under u, struct sleep_copy *copy, uint32_t most)
 {
     struct run *run = runs_of(copy) - 1;
     uint64_t from;
     for (const struct block *b; (b = under_next(s->pool, &u));) {
         uint32_t blocks = (uint32_t)(under_bytes(&u, b, &from) / BLOCK_BYTES);
         uint32_t at = (uint32_t)((from - u.at) / BLOCK_BYTES);
-        if (!is_kept(s, b))
+        if (!is_kept(s, b)) {
+            copy->discarded += (uint64_t)blocks * BLOCK_BYTES;
             continue;
+        }
         if (copy->runs && run->at + run->blocks == at) {
             run->blocks += blocks;
         } else {
@@ -71,7 +73,7 @@ static void list_runs(struct sleepers *s, struct under u, struct sleep_copy *cop
  * Room for what is to be kept of a page that no arena may use any more, with its blocks at that slot: the runs are
  * listed, the bytes are not there yet. NULL: no host memory. LOCKING: the pool's lock is taken here.
  */
-struct sleep_copy *copy_make(struct sleepers *s, uint32_t page, struct slot_ref at)
+struct sleep_copy *copy_make(const struct sleepers *s, uint32_t page, struct slot_ref at)
 {
     cenote_pool *pool = s->pool;
     uint64_t kept;

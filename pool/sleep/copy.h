@@ -6,7 +6,7 @@
 
 #include "pool/sleep/sleep.h"
 
-struct sleep_copy *copy_make(struct sleepers *s, uint32_t page, struct slot_ref at);
+struct sleep_copy *copy_make(const struct sleepers *s, uint32_t page, struct slot_ref at);
 bool     copy_is_whole(cenote_pool *pool, const struct sleep_copy *copy, struct slot_ref at);
 CUresult copy_begin(cenote_pool *pool, const struct sleep_copy *copy, uint32_t stage);
 void     copy_end(cenote_pool *pool, struct sleep_copy *copy, uint32_t stage);

@@ -7,7 +7,7 @@
  *              copy          (of each stage)
  *
  * If the driver refuses a wait, the copies may still be under way. Then the stage stays out: the stages are not
- * given back, and no copy by it begins, before a wait has succeeded.
+ * given back, no copy by it begins, and no page of the pool is unmapped, before a wait has succeeded.
  *
  * LOCKING: the turn, let go of in courier_wait. One thread at a time has the courier (sleepers_begin).
  */
@@ -85,7 +85,7 @@ CUresult courier_bring(cenote_pool *pool, uint32_t stage, uint64_t to, const cha
     return pool->config.device->driver->cuMemcpyHtoDAsync(to, from, bytes, pool->courier.streams[stage]);
 }
 
-/* Before the pool ends: pages that the device may copy to or from do not go before. LOCKING: as courier_wait. */
+/* Before pages go: the device may still copy to or from them, if a wait was refused. LOCKING: as courier_wait. */
 int courier_come_back(cenote_pool *pool)
 {
     CUresult result = pool_is_over(pool) ? CUDA_SUCCESS : courier_wait_for_all(pool);
@@ -110,7 +110,7 @@ CUresult courier_wait(cenote_pool *pool, uint32_t stage)
     turn_pause(pool);
     CUresult result = pool->config.device->driver->cuStreamSynchronize(stream);
     turn_go_on(pool);
-    pool->courier.is_out[stage] = result != CUDA_SUCCESS;
+    pool->courier.is_out[stage] = pool->courier.is_stuck[stage] = result != CUDA_SUCCESS;
     return result;
 }
 

@@ -20,11 +20,18 @@ struct courier {
     uint64_t stage_bytes;
     bool     is_taken;              /* a thread pauses or resumes, which may have let go of the turn */
     bool     is_out[STAGES];        /* the device may still copy to or from the stage */
+    bool     is_stuck[STAGES];      /* so it may, and the driver has refused to wait for that */
 };
 
+/* No thread waits for copies that may be under way: nothing is unmapped then. LOCKING: the turn. */
+static inline bool courier_is_stuck(const struct courier *c)
+{
+    return c->is_stuck[0] || c->is_stuck[STAGES - 1];
+}
+
 int      courier_open(cenote_pool *pool, uint32_t stage);
-bool     courier_is_out(const cenote_pool *pool);
 void     courier_close(cenote_pool *pool);
+bool     courier_is_out(const cenote_pool *pool);
 int      courier_come_back(cenote_pool *pool);
 char    *courier_stage(cenote_pool *pool, uint32_t stage);
 CUresult courier_fetch(cenote_pool *pool, uint32_t stage, char *to, uint64_t from, uint64_t bytes);

@@ -230,6 +230,7 @@ static int leave(struct sleepers *s, struct sleeper *l, uint32_t stage)
     lock_take(&pool->lock);
     s->what.pages += released ? page->bytes : 0;
     s->what.kept += l->is_copied ? 0 : l->copy->kept;
+    s->what.discarded += l->copy->discarded;
     pool->account.stats.pages_released += released;
     if (released)
         pages_hold(&pool->store.pages, l->page, 0);

@@ -141,6 +141,17 @@ static int check(const struct sleepers *s)
     return CENOTE_OK;
 }
 
+static int check_now(struct sleepers *s)
+{
+    if (s->what.group && s->what.group->destroyed)
+        return error_set(CENOTE_INVALID, 0, "group \"%s\" was destroyed: no call may name it any more",
+                         s->what.group->name);
+    if (pool_is_capturing(s->pool))
+        return error_set(CENOTE_CAPTURE, 0,
+                         "a capture is open on the device: memory sleeps and wakes before it begins, or after it ends");
+    return read_names(s);
+}
+
 /* LOCKING: the turn, let go of while another thread has pages of the pool sleep or wake. */
 static int begin(struct sleepers *s)
 {
@@ -148,13 +159,9 @@ static int begin(struct sleepers *s)
     CUresult result = CUDA_SUCCESS;
     for (uint32_t looks = 0; pool->courier.is_taken; looks++)
         wait_for_rest(pool, AWAIT_EVENTS, looks, &result);
-    if (s->what.group && s->what.group->destroyed)
-        return error_set(CENOTE_INVALID, 0, "group \"%s\" was destroyed: no call may name it any more",
-                         s->what.group->name);
-    if (pool_is_capturing(pool))
-        return error_set(CENOTE_CAPTURE, 0,
-                         "a capture is open on the device: memory sleeps and wakes before it begins, or after it ends");
-    int error = read_names(s);
+    pool->courier.is_taken = true;
+    int error = courier_come_back(pool);
+    error = error ? error : check_now(s);
     pool->courier.is_taken = !error;
     return error;
 }
@@ -190,10 +197,10 @@ int sleepers_begin(struct sleepers *s, cenote_pool *pool, const cenote_sleep *sl
 /* Gives the turn back, and tells what was done. */
 int sleepers_end(struct sleepers *s, int error, cenote_sleep *sleep, size_t size)
 {
+    s->what.ns = pool_now(s->pool) - s->began_ns; /* as long as the pool, and its clock, are there for certain */
     s->pool->courier.is_taken = false;
     turn_end(s->pool);
     forget(s);
-    s->what.ns = pool_now(s->pool) - s->began_ns;
     if (sleep)
         sized_out(sleep, size, &s->what, sizeof s->what);
     return error;

@@ -115,4 +115,81 @@ static void wake_among(uint64_t quirk, uint32_t most)
 CASE(a_driver_that_takes_no_more_mappings) { wake_among(SIM_QUIRK(MAPPING_CEILING), 0); }
 CASE(an_option_that_allows_no_more_mappings) { wake_among(0, MAPPINGS); }
 
+/* ------------------------------------------------------------------------------------------------------------- refused waits */
+
+/* The driver refuses to wait for the copies of a pause, so that the device may still read pages which stay awake: they do not go. */
+static void go_after_a_refusal(bool announced)
+{
+    struct held held;
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = scene_options();
+    shape.lag = MSEC;
+    options.announced = announced;
+    scene_open_with(&scene, &shape, &options);
+    DONE(cenote_stream_set_immortal(scene.pool, scene.stream[A]));
+    REQUIRE(held_take(&held, scene.pool, 8 * MIB, scene.stream[A]));
+    DONE(cuStreamSynchronize(scene.stream[A]));
+    at_the_next_copy(NULL);
+    copies.fetch_ns = 100 * MSEC;
+    fault_arm("cuStreamSynchronize", 1, CUDA_ERROR_UNKNOWN, true);
+    EXPECT_EQ(pause_of(scene.pool, NULL, CENOTE_KEEP, NULL), CENOTE_DRIVER);
+    copies.fetch_ns = 0;
+    EXPECT_EQ(pause_of(scene.pool, NULL, CENOTE_DISCARD_ALL, NULL), CENOTE_DRIVER); /* which copies nothing */
+    DONE(cenote_free(held.at));
+    cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT);
+    EXPECT_EQ(used(), 8 * MIB);
+    fault_disarm();
+    DONE(resume_of(scene.pool, NULL, NULL)); /* waits for them at last */
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(used(), 0);
+    scene_close(&scene);
+}
+
+CASE(no_page_goes_under_a_copy) { go_after_a_refusal(true); }
+CASE(no_page_goes_under_a_copy_that_is_not_announced) { go_after_a_refusal(false); }
+
+/* After an error the answer is about what has gone to sleep, and no more. */
+CASE(what_did_not_go_is_not_discarded)
+{
+    struct held held;
+    cenote_sleep slept;
+    scene_open(&scene, CARD);
+    REQUIRE(held_take(&held, scene.pool, 8 * MIB, scene.stream[A]));
+    fault_arm("cuMemUnmap", 2, CUDA_ERROR_UNKNOWN, true);
+    EXPECT_EQ(pause_of(scene.pool, NULL, CENOTE_DISCARD_ALL, &slept), CENOTE_DRIVER);
+    fault_disarm();
+    EXPECT_EQ(slept.pages, 2 * MIB);
+    EXPECT_EQ(slept.discarded, 2 * MIB);
+    EXPECT_EQ(slept.awake, 6 * MIB);
+    DONE(resume_of(scene.pool, NULL, NULL));
+    DONE(cenote_free(held.at));
+    scene_close(&scene);
+}
+
+/* The next pause has another page in the hands of each stage. */
+CASE(a_pause_waits_for_both_stages_of_an_earlier_one)
+{
+    struct held held[2];
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = scene_options();
+    shape.lag = MSEC;
+    scene_open_with(&scene, &shape, &options);
+    for (int i = 0; i < 2; i++)
+        REQUIRE(held_take(&held[i], scene.pool, 2 * MIB, scene.stream[A]));
+    at_the_next_copy(NULL);
+    copies.fetch_ns = 100 * MSEC;
+    fault_arm("cuStreamSynchronize", 1, CUDA_ERROR_UNKNOWN, true);
+    EXPECT_EQ(pause_of(scene.pool, NULL, CENOTE_KEEP, NULL), CENOTE_DRIVER);
+    copies.fetch_ns = 0;
+    fault_arm("cuStreamSynchronize", 2, CUDA_ERROR_UNKNOWN, true); /* the first stage can be waited for */
+    const void *second[] = {held[1].at};
+    cenote_sleep sleep = {.blocks = second, .count = 1, .contents = CENOTE_DISCARD_ALL};
+    EXPECT_EQ(cenote_pool_pause(scene.pool, &sleep), CENOTE_DRIVER);
+    EXPECT_EQ(sleep.pages, 0);
+    fault_disarm();
+    for (int i = 0; i < 2; i++)
+        held_give(&held[i]);
+    scene_close(&scene);
+}
+
 SCENES_MAIN("sleep_rare")

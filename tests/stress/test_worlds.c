@@ -2,14 +2,15 @@
  * test_worlds.c: random programs in a world of two devices: each has its primary context, one of the program's own, and streams of a green one. Each
  * context has a pool, which ends and begins again while other threads are at it. The seed says which providers, limits and orders there are, how old
  * the driver is, what it promises and refuses, and of which devices captures are announced. Threads come and go, use blocks of each other on their
- * own streams and on those of the other device, capture, and replay; between their lives a primary context is reset, and while they live the driver
- * refuses a call now and then. Every block has contents, which the simulated card judges, and in the end the cards have everything back.
+ * own streams and on those of the other device, capture, and replay; memory sleeps and wakes (naps.h). Between their lives a primary context is
+ * reset, and while they live the driver refuses a call now and then. Every block has contents, which the simulated card judges, and in the end the
+ * cards have everything back.
  *
  * A seed makes a program; with threads, as far as threads do. WORLD_SEED: the first. CENOTE_TEST_ROUNDS: more seeds.
  *
  * Not: one pool with everything (test_model.c, test_soak.c), and refusals while a pool is destroyed (test_soak.c).
  */
-#include "tests/stress/worlds.h"
+#include "tests/stress/naps.h"
 
 /* ----------------------------------------------------------------------------------------------------------------------------- blocks */
 
@@ -225,7 +226,8 @@ static void capture(struct worker *w, int place)
         world.captured++;
         MUST(cuGraphInstantiate(&exec, graph, 0) == CUDA_SUCCESS);
         for (uint64_t i = pick(&w->random, 3); i > 0; i--)
-            MUST(cuGraphLaunch(exec, stream) == CUDA_SUCCESS);
+            if (!group || pick(&w->random, 2) || nap_of_group(w, pool, group, place))
+                MUST(cuGraphLaunch(exec, stream) == CUDA_SUCCESS);
         MUST(cuGraphExecDestroy(exec) == CUDA_SUCCESS && cuGraphDestroy(graph) == CUDA_SUCCESS);
     }
     for (int i = 0; i < 3 && !p->announced; i++)
@@ -344,7 +346,9 @@ static void operate(struct worker *w)
         capture(w, place);
     else if (kind >= 85 && kind < 88)
         end_and_begin(w, place);
-    else if (kind >= 88)
+    else if (kind >= 88 && kind < 91)
+        nap(w, place);
+    else if (kind >= 91)
         look(w, place);
 }
 
@@ -558,10 +562,10 @@ static void run_worlds(int threads, bool resets)
     const char *text = getenv("WORLD_SEED");
     for (uint64_t seed = text ? strtoull(text, NULL, 0) : 1, last = seed + (uint64_t)rounds(10); seed < last; seed++)
         run_world(seed, threads, resets);
-    EXPECT(world.refused && world.ended && world.captured);
-    fprintf(stderr, "(%u blocks, %u refused, %u pools ended, %u calls came too late, %u captures) ", world.served, world.refused, world.ended,
-            world.late, world.captured);
-    world.served = world.refused = world.late = world.ended = world.captured = 0;
+    EXPECT(world.refused && world.ended && world.captured && world.naps);
+    fprintf(stderr, "(%u blocks, %u refused, %u pools ended, %u calls came too late, %u captures, %u naps) ", world.served, world.refused,
+            world.ended, world.late, world.captured, world.naps);
+    world.served = world.refused = world.late = world.ended = world.captured = world.naps = 0;
 }
 
 CASE(one_thread)

@@ -62,7 +62,7 @@ static struct world {
     int             version;        /* of the driver */
     bool            must_retire;    /* streams that end: it has no ids, or a pool is not told of captures */
     bool            refuses;        /* the driver does, now and then */
-    atomic_uint     served, refused, late, ended, captured;
+    atomic_uint     served, refused, late, ended, captured, naps;
     atomic_int      failures;
     char            why[300];
 } world = {.shelf_lock = PTHREAD_MUTEX_INITIALIZER, .pools_lock = PTHREAD_MUTEX_INITIALIZER};
