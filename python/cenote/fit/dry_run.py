@@ -185,8 +185,7 @@ class Stage:
         many."""
         asked = job.read(self.options, program) if world is None else job.of(world, program)
         variables = self.variables(capacity, allocator, more or {}, asked[0].node if asked else self.options.devices)
-        if self.options.search is None:
-            variables[environment.DRY_RECORDS] = "on"
+        variables[environment.DRY_RECORDS] = "on"
         variables[environment.DRY_UNKNOWN], variables[environment.DRY_STEPS] = unknown or self.options.unknown, str(self.options.steps)
         run.prepare_plugin(not self.runs and program[0] != "--", variables)
         is_first, self.runs, is_doubtful = not self.runs, self.runs + 1, False
@@ -266,10 +265,11 @@ class Stage:
         return idle(found, self.most_steps)
 
     def keep_recordings(self, folder: str, reports: list[dict[str, Any]]) -> dict[tuple[int, str], str]:
-        """Paths by process and device, outside of the folder, which goes."""
-        found = {}
+        """Paths by process and device, outside of the folder, which goes. A search plays none: there they are for generate() (inside/tokens.py)."""
+        found: dict[tuple[int, str], str] = {}
         for report in reports:
-            for device, name in report.pop("recordings", {}).items():
+            recorded = report.pop("recordings", {})
+            for device, name in recorded.items() if self.options.search is None else ():
                 path = found[report["pid"], device] = os.path.join(self.keeper.folder, name)
                 os.replace(os.path.join(folder, name), path)
         return found
