@@ -10,6 +10,7 @@
 #include "modules.h"
 #include "places.h"
 #include "recording.h"
+#include "repeating.h"
 
 #include <c10/cuda/CUDACachingAllocator.h>
 
@@ -47,21 +48,31 @@ template <class Function> static void while_on(Function call)
     answered(0, [&] { return call(), 0; });
 }
 
-static void take(int device, uint64_t at, uint64_t size, size_t bytes)
+static void take(int device, uint64_t at, uint64_t size, size_t bytes, const Queue &queue)
 {
     bool adds_up = false;
-    ledger_take(device, at, size, places_taken(bytes, &adds_up));
+    uint32_t place;
+    if (!repeating_place(&place))
+        place = places_taken(bytes, &adds_up);
+    ledger_take(device, at, size, place);
     if (adds_up)
         marking_added_up(at);
+    recording_take(device, at, bytes, queue, place);
+}
+
+/* The place of the next block of this thread. */
+static void look(size_t bytes)
+{
+    uint32_t place;
+    if (!repeating_place(&place))
+        places_look(bytes, true);
 }
 
 static void taken(int device, const void *block, size_t size, size_t bytes, const void *stream, const void *group)
 {
     while_on([&] {
-        auto at = reinterpret_cast<uint64_t>(block);
-        places_look(bytes, true);
-        take(device, at, size, bytes);
-        recording_take(device, at, bytes, {reinterpret_cast<uint64_t>(stream), {reinterpret_cast<uint64_t>(group), 0}});
+        look(bytes);
+        take(device, reinterpret_cast<uint64_t>(block), size, bytes, {reinterpret_cast<uint64_t>(stream), {reinterpret_cast<uint64_t>(group), 0}});
     });
 }
 
@@ -95,7 +106,7 @@ static thread_local bool is_allocating;
 static std::shared_ptr<c10::GatheredContext> gather()
 {
     is_allocating = true;
-    while_on([] { places_look(SIZE_MAX, true); });
+    while_on([] { look(SIZE_MAX); });
     return nullptr;
 }
 
@@ -105,9 +116,8 @@ static void track(const TraceEntry &entry)
     switch (entry.action_) {
     case TraceEntry::ALLOC:
         is_allocating = false;
-        take(entry.device_, entry.addr_, (entry.size_ + 511) / 512 * 512, entry.size_);
-        recording_take(entry.device_, entry.addr_, entry.size_,
-                       {reinterpret_cast<uint64_t>(entry.stream_), {entry.mempool_.first, entry.mempool_.second}});
+        take(entry.device_, entry.addr_, (entry.size_ + 511) / 512 * 512, entry.size_,
+             {reinterpret_cast<uint64_t>(entry.stream_), {entry.mempool_.first, entry.mempool_.second}});
         break;
     case TraceEntry::FREE_REQUESTED:
         ledger_give(entry.addr_);
@@ -314,6 +324,24 @@ ENTRY void cenote_names_emptied()
     emptied();
 }
 
+/* A token is generated: of the same call as the one before, unless it `is_first`. */
+ENTRY void cenote_names_mark(int is_first)
+{
+    answered(0, [=] { return recording_mark(is_first), 0; });
+}
+
+/* After how many tokens the program does the same again, with larger blocks; 0: it does not. */
+ENTRY int cenote_names_period()
+{
+    return answered(0, [] { return static_cast<int>(repeating_period()); });
+}
+
+/* Lets the allocator do what so many more tokens would. The result is for how many it had memory; -1: none, because of another error. */
+ENTRY int64_t cenote_names_play(int64_t tokens)
+{
+    return answered(int64_t{-1}, [=] { return repeating_play(tokens); });
+}
+
 /* Writes what a device did. 0: done; 1: nothing is recorded; 2: the file cannot be written. */
 ENTRY int cenote_names_save(int device, const char *path)
 {
@@ -360,7 +388,10 @@ ENTRY int cenote_names_place_at(uint32_t number, cenote_names_place *out)
 ENTRY uint32_t cenote_names_here(size_t bytes)
 {
     return answered(uint32_t{0}, [=] {
-        uint32_t place = places_look(bytes, true);
+        uint32_t place;
+        if (repeating_place(&place))
+            return place;
+        place = places_look(bytes, true);
         places_forget_pending();
         return place;
     });

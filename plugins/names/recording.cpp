@@ -1,8 +1,8 @@
 /*
  * recording.cpp: what PyTorch allocated and freed, in order, as a trace that cenote-replay plays.
  *
- * `cenote dry-run` lets one run answer for other allocators, too: it plays the recording through a model of each. An event has 16 bytes; after
- * EVENTS_MAX of them the recording is given up, as is that of a forked child, whose blocks are its parent's.
+ * `cenote dry-run` lets one run answer for other allocators, too: it plays the recording through a model of each. After EVENTS_MAX events
+ * the recording is given up, as is that of a forked child, whose blocks are its parent's.
  *
  * A step of the trace is torch.cuda.empty_cache(): cenote's adapter tells of it. PyTorch's own allocator does not, but what it gives back outside
  * of an allocation is the same. A stream and a private pool are one queue of the trace; a use on another stream is not in it.
@@ -13,24 +13,16 @@
 
 #include <c10/util/flat_hash_map.h>
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstdio>
 #include <mutex>
-#include <vector>
 
 namespace cenote_names {
 
 constexpr size_t EVENTS_MAX = 20000000; /* as many as a trace may have: docs/traces.md */
 constexpr size_t QUEUES_MAX = 65535;
 constexpr uint32_t EMPTIED = UINT32_MAX; /* in place of a block */
-
-struct Event {
-    uint64_t bytes; /* 0: a free */
-    uint32_t block;
-    uint16_t queue;
-    uint8_t device;
-    bool is_scratch;
-};
 
 struct Recorded {
     uint32_t block;
@@ -44,6 +36,7 @@ static std::vector<Event> events;
 static std::vector<Queue> queues;
 static ska::flat_hash_map<uint64_t, Recorded> blocks; /* live ones, by address */
 static uint32_t blocks_ever;
+static std::vector<size_t> marks; /* events before each */
 
 /* LOCKING: `recording_lock`. */
 static void forget()
@@ -52,6 +45,7 @@ static void forget()
     std::vector<Event>().swap(events);
     blocks.clear();
     queues.clear();
+    marks.clear();
     blocks_ever = 0;
 }
 
@@ -81,7 +75,7 @@ static void note_free(ska::flat_hash_map<uint64_t, Recorded>::iterator found)
 {
     Recorded known = found->second;
     blocks.erase(found);
-    note({0, known.block, 0, known.device, false});
+    note({0, known.block, 0, 0, known.device, false});
 }
 
 void recording_begin(bool (*is_scratch)(uint64_t))
@@ -92,7 +86,7 @@ void recording_begin(bool (*is_scratch)(uint64_t))
     is_recording = true;
 }
 
-void recording_take(int device, uint64_t at, size_t bytes, const Queue &queue)
+void recording_take(int device, uint64_t at, size_t bytes, const Queue &queue, uint32_t place)
 {
     std::lock_guard<std::mutex> hold(recording_lock);
     if (!is_recording || device < 0 || device > UINT8_MAX || !bytes)
@@ -106,7 +100,7 @@ void recording_take(int device, uint64_t at, size_t bytes, const Queue &queue)
         return;
     }
     blocks[at] = {++blocks_ever, static_cast<uint8_t>(device)};
-    note({bytes, blocks_ever, static_cast<uint16_t>(number), static_cast<uint8_t>(device), is_scratch_size && is_scratch_size(bytes)});
+    note({bytes, blocks_ever, place, static_cast<uint16_t>(number), static_cast<uint8_t>(device), is_scratch_size && is_scratch_size(bytes)});
 }
 
 void recording_give(uint64_t at)
@@ -122,7 +116,36 @@ void recording_emptied()
 {
     std::lock_guard<std::mutex> hold(recording_lock);
     if (is_recording && !events.empty() && events.back().block != EMPTIED)
-        note({0, EMPTIED, 0, 0, false});
+        note({0, EMPTIED, 0, 0, 0, false});
+}
+
+/* A part of what the program does is over, and is like the one before unless it `is_first`. */
+void recording_mark(bool is_first)
+{
+    std::lock_guard<std::mutex> hold(recording_lock);
+    if (is_first)
+        marks.clear();
+    if (is_recording)
+        marks.push_back(events.size());
+}
+
+/* No parts: there are not so many, or the cache was emptied meanwhile. */
+Stretch recording_stretch(size_t parts)
+{
+    std::lock_guard<std::mutex> hold(recording_lock);
+    Stretch found;
+    if (!is_recording || marks.size() <= parts)
+        return found;
+    size_t first = marks[marks.size() - 1 - parts];
+    found.events.assign(events.begin() + static_cast<ptrdiff_t>(first), events.begin() + static_cast<ptrdiff_t>(marks.back()));
+    if (std::any_of(found.events.begin(), found.events.end(), [](const Event &event) { return event.block == EMPTIED; }))
+        return found;
+    for (size_t i = marks.size() - 1 - parts; i < marks.size(); i++)
+        found.starts.push_back(marks[i] - first);
+    found.queues = queues;
+    for (const auto &[address, known] : blocks)
+        found.live[known.block] = address;
+    return found;
 }
 
 static void write_event(FILE *file, const Event &event, int device)

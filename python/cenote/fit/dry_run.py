@@ -188,10 +188,9 @@ class Stage:
         many."""
         asked = job.read(self.options, program) if world is None else job.of(world, program)
         variables = self.variables(capacity, allocator, more or {}, asked[0].node if asked else self.options.devices)
-        if self.options.search is None:
-            variables[environment.DRY_RECORDS] = "on"
+        variables[environment.DRY_RECORDS] = "on"
         if self.options.report is not None:
-            variables[environment.DRY_RECORDS] = variables[environment.DRY_PAGE] = "on"
+            variables[environment.DRY_PAGE] = "on"
         variables[environment.DRY_UNKNOWN], variables[environment.DRY_STEPS] = unknown or self.options.unknown, str(self.options.steps)
         run.prepare_plugin(not self.runs and program[0] != "--", variables)
         is_first, self.runs, is_doubtful = not self.runs, self.runs + 1, False
@@ -271,11 +270,13 @@ class Stage:
         return idle(found, self.most_steps)
 
     def keep_recordings(self, folder: str, reports: list[dict[str, Any]]) -> tuple[dict[tuple[int, str], str], dict[int, str]]:
-        """Paths of recordings by process and device, and of pages by process, outside of the folder, which goes."""
+        """Paths of recordings by process and device, and of pages by process, outside of the folder, which goes. A search plays no recording: there
+        they are for generate() (inside/tokens.py)."""
         def kept(name: str) -> str:
             os.replace(os.path.join(folder, name), os.path.join(self.keeper.folder, name))
             return os.path.join(self.keeper.folder, name)
-        recordings = {(report["pid"], device): kept(name) for report in reports for device, name in report.pop("recordings", {}).items()}
+        all_recorded = [(report["pid"], report.pop("recordings", {})) for report in reports]
+        recordings = {(pid, device): kept(name) for pid, recorded in all_recorded for device, name in recorded.items() if self.options.search is None}
         return recordings, {report["pid"]: kept(name) for report in reports if (name := report.pop("page", ""))}
 
 

@@ -6,7 +6,7 @@ from typing import Any, Optional, Sequence
 
 from cenote.base import source
 from cenote.base.quantity import readable as size
-from cenote.fit import bar, cards, for_now, observed, replays, verdict
+from cenote.fit import bar, cards, for_now, generated, observed, replays, verdict
 from cenote.fit.bar import Part
 from cenote.fit.outcome import DECIDING, Outcome
 from cenote.fit.verdict import Answer
@@ -112,7 +112,7 @@ def fits_lines(outcome: Outcome, played: replays.Replays) -> list[str]:
         peak = f"{size(needed)} to {size(most)}" if most > needed else size(needed)
         tight = ", which is tight: some programs needed 5 % more on a card" if capacity - most < capacity // verdict.TIGHT else ""
         first = f"fits: {peak} of {size(capacity)}, {size(capacity - most)} left{tight} ({ran})"
-    return [first, *limit_lines(outcome)]
+    return [first, *limit_lines(outcome), *generated.lines(outcome, [("this GPU", capacity)])]
 
 
 def limit_lines(outcome: Outcome) -> list[str]:
@@ -182,11 +182,16 @@ def unknown_lines(evidence: Outcome, other: Optional[Outcome]) -> list[str]:
     return [f"  sizes depend on {verdict.READ[first['kind']]}{at}{more}, which cannot be known without a GPU{with_others}"]
 
 
+def is_short_of_steps(evidence: Outcome) -> bool:
+    """Whether nothing can be said about growth."""
+    return generated.found(evidence) is None and bool(for_now.unknown_lines(evidence.used, evidence.steps, evidence.was_ended))
+
+
 def not_seen(evidence: Outcome, unstepped: int, which: list[cards.Card]) -> str:
     missing = observed.missing(evidence.used)
     missing[-1:] = [f"{missing[-1]} (--steps 0 runs the whole script)"] if missing and evidence.was_ended else missing[-1:]
     missing += [f"the state of {verdict.plural(unstepped, 'optimizer')} that did not step"] if unstepped else []
-    missing += ["growth"] if for_now.unknown_lines(evidence.used, evidence.steps, evidence.was_ended) else []
+    missing += ["growth"] if is_short_of_steps(evidence) else []
     others = [card.name for card in cards.of_other_kernels(which)]
     missing += [f"kernels of {', '.join(others)} (it ran as on an H100)"] if others else []
     if not missing:

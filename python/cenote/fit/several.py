@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Sequence
 
 from cenote.base import quantity, source
 from cenote.base.quantity import readable as size_text
-from cenote.fit import advice, cards, observed, replays, screen, search_room, verdict
+from cenote.fit import advice, cards, generated, observed, replays, screen, search_room, verdict
 from cenote.fit.cards import Card
 from cenote.fit.outcome import Outcome
 from cenote.launch import command_line, environment
@@ -149,7 +149,8 @@ def text(program: Sequence[str], answer: Answer, allocator: str, is_smallest: bo
     lines = ["", f"--- cenote dry-run {source.shown(name)}: {which}, {verdict.NAMES.get(allocator, allocator)} ---",
              *("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in table)]
     if answer.needed is not None:
-        lines += [*needed_lines(answer), *(verdict.peak_lines(answer.needed) if has_all else [])]
+        lines += [*needed_lines(answer), *generated.lines(answer.needed, [(row.card.title, row.card.capacity) for row in answer.rows]),
+                  *(verdict.peak_lines(answer.needed) if has_all else [])]
     for row in answer.rows:
         own = answer.runs.get(row.card.capacity)
         if own is not None and own.failure is not None:

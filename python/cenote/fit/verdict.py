@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Optional, Sequence
 
 from cenote.base import quantity, source
 from cenote.base.quantity import MIB, readable as size
-from cenote.fit import cards, for_now, named, observed, replays, search_room
+from cenote.fit import cards, for_now, generated, named, observed, replays, search_room
 from cenote.fit.outcome import Outcome
 
 NAMED_LEAST = 8 * MIB  # smaller parts are not listed
@@ -77,7 +77,8 @@ def where(failure: dict[str, Any]) -> str:
     frame = own_frame(failure) or next(iter(failure["stack"]), None)
     phase = f", {SHOWN.get(failure['phase'], failure['phase'])}" if failure["phase"] != "outside" else ""
     place = f", at {at(frame)}" if frame else ""
-    return f"step {failure['step']}{phase}{place}"
+    when = f"token {failure['token']:,}" if failure.get("token") else f"step {failure['step']}"
+    return f"{when}{phase}{place}"
 
 
 def brief(outcome: Outcome) -> str:
@@ -180,6 +181,9 @@ def device_lines(outcome: Outcome) -> list[str]:
 
 
 def how_far(outcome: Outcome) -> str:
+    tokens = generated.found(outcome)
+    if tokens is not None and outcome.was_ended:
+        return generated.how_far(tokens)
     if outcome.was_ended:
         return f"{plural(outcome.steps, 'step')} of the optimizer, then ended"
     return f"to its end, {plural(outcome.steps, 'step')} of an optimizer" if outcome.steps else "to its end, no step of an optimizer"
@@ -194,6 +198,7 @@ def fits_lines(outcome: Outcome, played: replays.Replays) -> list[str]:
         lines.append(f"  the program lets PyTorch hold {size(outcome.limit)} ({LIMITS}): {size(max(outcome.limit - held, 0))} of that left")
     if outcome.capacity - needed < outcome.capacity // TIGHT or outcome.limit - held < outcome.limit // TIGHT:
         lines.append("  that is tight: some programs needed 5 % more on a card than in a dry run (docs/accuracy.md)")
+    lines += generated.lines(outcome, [("this GPU", outcome.capacity)])
     return lines + range_lines(outcome, played, outcome.capacity) + growth_lines(outcome) + peak_lines(outcome) + device_lines(outcome)
 
 
@@ -203,7 +208,8 @@ def growth_lines(outcome: Outcome) -> list[str]:
         late = [line for pace in outcome.paces[:ROWS_MAX] for line in for_now.lines_of(pace, outcome.allocator)] + late
         if outcome.grows:
             return late
-    return late + for_now.told_lines(outcome.used) + for_now.unknown_lines(outcome.used, outcome.steps, outcome.was_ended)
+    unknown = for_now.unknown_lines(outcome.used, outcome.steps, outcome.was_ended) if generated.found(outcome) is None else []
+    return late + for_now.told_lines(outcome.used) + unknown
 
 
 def failure_lines(outcome: Outcome, failure: dict[str, Any]) -> list[str]:

@@ -24,6 +24,7 @@ from typing import Any, Iterator, Optional
 from cenote.base import outputs, source
 from cenote.inside import holdings, late_state, recording, rise, searches, seen, values
 from cenote.inside.moment import Moment
+from cenote.inside.tokens import Tokens
 from cenote.labels import hooks, step_counter
 from cenote.labels.names import Names
 from cenote.launch import environment
@@ -106,7 +107,8 @@ class Watch:
         self.names: Optional[Names] = None
         self.remedies: Optional[Remedies] = None
         self.moment = Moment(torch)
-        self.seen = seen.Seen(torch, self.note, lambda module: self.rises.call(module))
+        self.seen = seen.Seen(torch, self.note, self.called)
+        self.tokens: Optional[Tokens] = None
         self.rises = rise.Rises(folder, steps, lambda: self.write(""), late_state.LateState(torch, lambda: self.seen.optimizers))
         self.settings = {name: os.environ[name] for name in (*environment.ALLOCATOR_VARIABLES, environment.CENOTE) if os.environ.get(name)}
         self.threads = len(os.listdir("/proc/self/task"))  # once torch is imported
@@ -122,6 +124,8 @@ class Watch:
         self.devices: dict[int, dict[str, Any]] = {}
         self.rises.forget()
         self.seen.forget()
+        if self.tokens is not None:
+            self.tokens.forget()
 
     # --- hooks
 
@@ -135,6 +139,14 @@ class Watch:
         seams.get("torch.cuda._lazy_call")(self.attach)
         os.register_at_fork(after_in_child=self.forget)
         atexit.register(self.ended)
+        self.tokens = Tokens(self.names, lambda: self.steps_most > 0 and not self.optimizers, self.play_tokens)
+        self.tokens.start()
+
+    def called(self, module: Any) -> None:
+        """The program calls a module."""
+        self.rises.call(module)
+        if self.tokens is not None:
+            self.tokens.called(module)
 
     def built(self, *args: Any) -> None:
         self.optimizers += 1
@@ -185,6 +197,23 @@ class Watch:
             return
         if is_last:
             leave()
+
+    def play_tokens(self, left: int) -> None:
+        """The tokens of generate() repeat: the allocator gets the calls of the rest, and the process ends."""
+        tokens, names = self.tokens, self.names
+        assert tokens is not None and names is not None
+        self.note()
+        live = {device: self.figures(device)["live"] for device in self.devices}
+        tokens.found = {"run": tokens.run, "of": tokens.run + left, "computed": 0, "per_token": 0}
+        computed = names.play(left)
+        if computed == left:
+            tokens.found["per_token"] = max((self.figures(device)["live"] - before) // left for device, before in live.items())
+        elif computed >= 0 and self.failures:
+            self.failures[-1]["token"] = tokens.run + computed + 1
+        tokens.found["computed"] = computed
+        self.note()
+        self.write("steps" if computed == left else "")
+        leave(computed != left)
 
     def ran_out(self, device: int, size: int, total: int, free: int) -> None:
         try:
@@ -298,7 +327,8 @@ class Watch:
                    "failures": self.failures, "failures_count": self.failures_count, "error": self.error() if end == "exit" else None,
                    "growth": self.rises.report(), "seen": self.seen.report(), "values": self.values.report() if self.values is not None else None,
                    "remedies": self.remedies.report() if self.remedies is not None else None,
-                   "settings": self.settings, "recordings": recording.save(self.folder, list(self.devices)) if end else {},
+                   "tokens": self.tokens.found if self.tokens is not None else None, "settings": self.settings,
+                   "recordings": recording.save(self.folder, list(self.devices)) if end else {},
                    "page": recording.save_page(self.folder, list(self.devices)) if end else ""}
         path = os.path.join(self.folder, f"{os.getpid()}.json")
         outputs.write(path, json.dumps(content).encode())

@@ -89,6 +89,7 @@ class Names:
         library.cenote_names_blocks.restype = ctypes.c_size_t
         library.cenote_names_here.argtypes = library.cenote_names_log.argtypes = [ctypes.c_size_t]
         library.cenote_names_logged.restype = ctypes.c_size_t
+        library.cenote_names_play.restype = ctypes.c_int64
 
     def start(self) -> bool:
         self.naming = Naming(self.torch)
@@ -117,6 +118,18 @@ class Names:
 
     def emptied(self) -> None:
         self.library.cenote_names_emptied()
+
+    def mark(self, is_first: bool) -> None:
+        """Tokens lie between marks in the recording."""
+        self.library.cenote_names_mark(is_first)
+
+    def period(self) -> int:
+        """After how many tokens the program does the same again; 0: it does not."""
+        return int(self.library.cenote_names_period())
+
+    def play(self, tokens: int) -> int:
+        """Lets the allocator do what so many more tokens would: the program must end then. The result is for how many it had memory."""
+        return int(self.library.cenote_names_play(ctypes.c_int64(tokens)))
 
     def save(self, device: int, path: str) -> bool:
         return not self.library.cenote_names_save(device, os.fsencode(path))
