@@ -24,6 +24,16 @@ def test_each_card_has_its_sources():
         assert cards.named(name).capacity == int(smi if cuda == "-" else cuda) * MIB
 
 
+def test_prices_are_those_of_known_cards_and_say_of_when():
+    assert set(cards.prices("akash")) < set(cards.table()) and all(0 < price < 10 for price in cards.prices("akash").values())
+    asked = [cards.priced(card, "akash") for card in cards.read_list("rtx4090,l40,24GiB")]
+    assert [card.hourly for card in asked] == [0.39, 0, 0]
+    assert cards.price_lines(asked, "akash") == [f"per hour: {cards.PRICED['akash']}, for one card; no price of l40, 24GiB"]
+    assert "2026-" in cards.PRICED["akash"] and cards.price_lines(asked, None) == [] and cards.priced(asked[0], None) == asked[0]
+    with pytest.raises(argparse.ArgumentTypeError, match="no list of prices; there is akash"):
+        cards.per_hour("mine.toml")
+
+
 @pytest.mark.parametrize("text, name", [("rtx4090", "rtx4090"), ("RTX 4090", "rtx4090"), ("NVIDIA GeForce RTX 4090", "rtx4090"),
                                         ("A100-80GB", "a100-80gb"), ("a10", "a10"), ("h100", "h100"), ("V100 32GB", "v100-32gb"),
                                         ("4090", "rtx4090"), ("A10G", "a10g"), ("NVIDIA A10G", "a10g"), ("b200", "b200"),
@@ -65,7 +75,7 @@ def test_numbers_of_devices_that_contradict_each_other(text, asked):
 class Stage:
     """Stands for the runs of a program that needs so many bytes live, and holds what a rule says."""
 
-    options = argparse.Namespace(allocator="cenote")
+    options = argparse.Namespace(allocator="cenote", per_hour=None)
 
     def __init__(self, live, held=lambda live, capacity: live, catches=False):
         self.live, self.held, self.catches, self.runs = live, held, catches, []
@@ -133,6 +143,14 @@ def test_a_table_calls_cards_by_their_names():
     answer = several.ask(stage, cards.read_list("t4,rtx3060,rtx4090,a100-40gb,v100-16gb"), ["train.py"])
     bases = {row.card.name: row.basis for row in answer.rows}
     assert bases["rtx3060"] == "a run on t4 that ran out" and bases["rtx4090"] == "runs on v100-16gb and a100-40gb, which did the same"
+
+
+def test_a_table_with_prices(monkeypatch):
+    monkeypatch.setattr(Stage.options, "per_hour", "akash")
+    answer = several.ask(Stage(20 * GIB), cards.read_list("rtx4090,l40"), ["train.py"])
+    table = several.text(["train.py"], answer, "cenote").splitlines()
+    assert "GiB left, 0.39 $ per hour" in table[3] and "per hour" not in table[4], table
+    assert [row.get("per_hour") for row in several.content(["train.py"], answer)["cards"]] == [0.39, None]
 
 
 def test_cards_that_are_enough_have_it_for_sure():

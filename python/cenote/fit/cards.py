@@ -13,7 +13,8 @@ from cenote.base import quantity
 from cenote.launch import command_line
 
 MIB = 1 << 20
-TABLE = os.path.join(os.path.dirname(__file__), "cards.def")
+TABLE, PRICES = (os.path.join(os.path.dirname(__file__), name) for name in ("cards.def", "prices.def"))
+PRICED = {"akash": "the least that akash.network named on 2026-09-20"}  # the columns of prices.def
 SIMULATED_SM = "9.0"  # the compute capability that the simulated GPU reports: an H100's
 CARDS_MAX = 16
 ENOUGH_MAX = 3
@@ -30,6 +31,7 @@ class Card(NamedTuple):
     sm: str = ""
     is_by_smi: bool = False  # the capacity is nvidia-smi's: a program gets somewhat less
     times: int = 0  # of such cards in the machine: l4x2; 0: not said
+    hourly: float = 0.0  # dollars, for one; 0: not asked for, or not known
 
     @property
     def title(self) -> str:
@@ -54,6 +56,21 @@ def table() -> dict[str, Card]:
                 name, cuda, smi, sm, *_ = line.split()
                 found[name] = Card(name, int(smi if cuda == "-" else cuda) * MIB, sm, cuda == "-")
     return found
+
+
+@functools.cache
+def prices(of: str) -> dict[str, float]:
+    with open(PRICES, encoding="utf-8") as file:
+        rows = [line.split() for line in file if line.strip() and not line.startswith("#")]
+    return {row[0]: float(row[1 + list(PRICED).index(of)]) for row in rows}
+
+
+def priced(card: Card, of: Optional[str]) -> Card:
+    return card._replace(hourly=prices(of).get(card.name, 0.0)) if of else card
+
+
+def per_hour(text: str) -> str:
+    return text if text in PRICED else command_line.refuse(f"{text[:40]!r} is no list of prices; there is {', '.join(PRICED)}")
 
 
 def plain(name: str) -> str:
@@ -145,3 +162,10 @@ def caveats(cards: list[Card]) -> list[str]:
         lines.append(f"for {', '.join(by_smi)} only what nvidia-smi shows is known: a program gets 0.4 to 2.3 % less on the cards where both are "
                      "known")
     return lines
+
+
+def price_lines(cards: list[Card], of: Optional[str]) -> list[str]:
+    if of is None:
+        return []
+    lacking = [card.title for card in cards if not card.hourly]
+    return [f"per hour: {PRICED[of]}, for one card" + (f"; no price of {', '.join(lacking)}" if lacking else "")]

@@ -120,6 +120,7 @@ def make_parser() -> command_line.Parser:
     parser.add_argument("--devices", metavar="N", type=devices, help=f"how many, 1 to {command_line.MOST_DEVICES} (default 1)")
     job.add_options(parser)
     parser.add_argument("--prices", metavar="LIST", help=command_line.PRICES_HELP)
+    parser.add_argument("--per-hour", metavar="LIST", type=cards.per_hour, help="with several cards, or none: what they cost to rent (akash)")
     parser.add_argument("--steps", metavar="N", type=steps, default=STEPS,
                         help=f"end each process after N steps of its optimizer (default {STEPS}); 0: run to the end")
     parser.add_argument("--allocator", metavar="NAME", type=command_line.allocator,
@@ -446,7 +447,7 @@ def tell(stage: Stage, options: argparse.Namespace, program: list[str], baseline
     if len(options.cards) != 1:
         found = several.ask(stage, options.cards, program) if options.cards else several.smallest(stage, program)
         print("\n".join([several.text(program, found, options.allocator, not options.cards, options.verbose), *stage.kept_lines(),
-                         *several.hint(found, options.line)]), flush=True)
+                         *cards.price_lines([row.card for row in found.rows], options.per_hour), *several.hint(found, options.line)]), flush=True)
         write_json(options.json, {**several.content(program, found), **stage.kept()})
         write_page(options.report, found.needed, [several.text(program, found, options.allocator, not options.cards, False)],
                    [several.text(program, found, options.allocator, not options.cards, True), *stage.kept_lines()])
@@ -507,6 +508,8 @@ def main(arguments: Sequence[str]) -> int:
         parser.error("--allocators, --advise, --limit and --baseline are for one card: name one with --gpu")
     if not options.cards and options.search is not None:
         parser.error("--search is for cards: name one or more with --gpu")
+    if (len(options.cards) == 1 or options.search is not None) and options.per_hour is not None:
+        parser.error("--per-hour is for a verdict on several cards: name them with --gpu, or none")
     if options.search is not None and (options.limit is not None or options.baseline is not None or options.advise is not None):
         parser.error("--search has its own answer: leave out --limit, --baseline and --advise")
     try:

@@ -72,7 +72,7 @@ def smallest(stage: "Stage", program: Sequence[str]) -> Answer:
 
 def ask(stage: "Stage", wanted: list[Card], program: Sequence[str], before: Optional[dict[int, Outcome]] = None) -> Answer:
     """`before`: runs that there are already, that on the largest simulated GPU among them."""
-    allocator = stage.options.allocator
+    allocator, wanted = stage.options.allocator, [cards.priced(card, stage.options.per_hour) for card in wanted]
     runs: dict[int, Outcome] = dict(before or {})
     sizes = sorted({card.capacity for card in wanted} | {*runs}, reverse=True)
     basis: dict[int, tuple[str, str]] = {}
@@ -137,6 +137,7 @@ def row_text(row: Row, answer: Answer) -> list[str]:
     elif row.verdict == FITS_NOT and answer.needed is not None:
         missing, is_own = own.missing(answer.needed) if own is not None else (answer.needed.least_needed() - row.card.capacity, False)
         left = f"{size_text(missing)} missing{' of its own limit' if is_own else ''}" if missing > 0 else "lost between blocks"
+    left += f", {row.card.hourly:.2f} $ per hour" if row.card.hourly else ""
     return [row.card.title, size_text(row.card.capacity), verdict.WORDS[row.verdict], left, row.basis]
 
 
@@ -188,7 +189,8 @@ def hint(answer: Answer, arguments: Sequence[str]) -> list[str]:
 
 def content(program: Sequence[str], answer: Answer) -> dict[str, Any]:
     return {"program": list(program), "verdict": answer.verdict,
-            "cards": [{"card": row.card.title, "capacity": row.card.capacity, "verdict": row.verdict, "by": row.basis} for row in answer.rows],
+            "cards": [{"card": row.card.title, "capacity": row.card.capacity, "verdict": row.verdict, "by": row.basis,
+                       **({"per_hour": row.card.hourly} if row.card.hourly else {})} for row in answer.rows],
             "replays": {name: one._asdict() for name, one in answer.played.items()},
             "runs": [verdict.outcome_content(outcome) for outcome in answer.runs.values()],
             "needed": verdict.outcome_content(answer.needed) if answer.needed is not None else None}
