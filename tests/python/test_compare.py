@@ -41,7 +41,8 @@ def test_the_picture():
 
 
 def run(clean, *arguments):
-    return subprocess.run([sys.executable, "-m", "cenote", "compare", "--sim", "1GiB", *map(str, arguments)], env=clean, capture_output=True, text=True, timeout=120)
+    command = [sys.executable, "-m", "cenote", "compare", "--sim", "1GiB"]
+    return subprocess.run([*command, *map(str, arguments)], env=clean, capture_output=True, text=True, timeout=120)
 
 
 def test_no_script(clean, tmp_path):

@@ -61,7 +61,7 @@ OPENS = {"open", "fdopen", "File", "GzipFile", "TextIOWrapper"}
 
 # Calls outside of base/outputs.py that make or write a file, and why no link of another user can be in their way.
 APART = {
-    "fit/dry_run.py": {"os.replace(os.path.join(folder, name), os.path.join(self.keeper.folder, name))"},  # a recording, from one folder of the command to another
+    "fit/dry_run.py": {"os.replace(os.path.join(folder, name), os.path.join(self.keeper.folder, name))"},  # from one folder of the command to another
     "native/adapter.py": {  # in a folder that trusted.py has checked, by its descriptor
         "os.open('lock', os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 384, dir_fd=folder.descriptor)",
         "os.fdopen(outputs.create(part.descriptor, 'all.cpp', 384), 'w', encoding='utf-8')",

@@ -61,7 +61,8 @@ def lines(reports: Sequence[dict[str, Any]], was_ended: bool) -> list[str]:
     there += [f"{times(without, 'call')} of a model in training mode without gradients"] if without else []
     result = [f"  seen: {', '.join(there)}"]
     if not_there := missing(reports):
-        result.append(f"  not seen: {', '.join(not_there)}" + (" (--steps 0 runs the whole script, and what it saves is written)" if was_ended else ""))
+        whole = " (--steps 0 runs the whole script, and what it saves is written)" if was_ended else ""
+        result.append(f"  not seen: {', '.join(not_there)}{whole}")
     return result
 
 

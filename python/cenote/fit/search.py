@@ -199,7 +199,8 @@ def table(all_found: Sequence[Found], which: list[Card], has_all: bool) -> str:
 
 def row(found: Found, card: Card) -> list[str]:
     if found.failed is not None:
-        return [card.title, size(card.capacity), "no verdict", f"{found.search.name}={found.failed}: {verdict.why_unknown(found.tried[found.failed])}"]
+        why = verdict.why_unknown(found.tried[found.failed])
+        return [card.title, size(card.capacity), "no verdict", f"{found.search.name}={found.failed}: {why}"]
     if found.changed_nothing:
         return [card.title, size(card.capacity), "no answer", "it changed nothing"]
     value = found.best if found.best is not None else found.search.values[0]
