@@ -147,8 +147,8 @@ bool place_is_borrowing(void)
 
 /*
  * Blocks of the pool, whose context ends. If it has ended, the driver may give the addresses of segments to the pool of another device, between two
- * calls of this function, too. So blocks there end with their pool (`but_whole`); a driver before 12.0 does not say that a context has ended, and then
- * the pool does not end with them.
+ * calls of this function, too. So blocks there end with their pool (`but_whole`); a driver before 12.0 does not say that a context has ended, and
+ * then the pool does not end with them.
  */
 static void free_everything(cenote_pool *pool, bool but_whole)
 {
