@@ -145,12 +145,39 @@ bool place_is_borrowing(void)
     return atomic_load(&borrowing);
 }
 
+/*
+ * Blocks of the pool, whose context ends. If it has ended, the driver may give the addresses of segments to the pool of another device, between two
+ * calls of this function, too. So blocks there end with their pool (`but_whole`); a driver before 12.0 does not say that a context has ended, and
+ * then the pool does not end with them.
+ */
+static void free_everything(cenote_pool *pool, bool but_whole)
+{
+    size_t count = 0, room = 0;
+    cenote_piece *pieces = NULL;
+    cenote_block block;
+    while (!cenote_pool_pieces(pool, NULL, pieces, room, &count) && count > room) {
+        cenote_piece *more = realloc(pieces, (room = 2 * count) * sizeof *more);
+        if (!more)
+            break;
+        pieces = more;
+    }
+    for (size_t i = 0; i < count && i < room; i++)
+        if (pieces[i].state == CENOTE_PIECE_LIVE && !(but_whole && pieces[i].came_whole) &&
+            !cenote_find((void *)(uintptr_t)pieces[i].address, &block) && block.pool == pool)
+            cenote_free(block.start);
+    free(pieces);
+}
+
 /* Takes apart what is there; `has_ended`: the context, and with it our streams and events. */
 static void close_parts(struct place *p, bool has_ended, bool is_released)
 {
     const struct real *r = real();
     captures_leave(p->number);
     int error = p->pool ? cenote_pool_destroy(p->pool) : CENOTE_OK;
+    if (error == CENOTE_BUSY && has_ended) {
+        free_everything(p->pool, false);
+        error = cenote_pool_destroy(p->pool);
+    }
     if (error && error != CENOTE_EXITING) /* then it ends with the process */
         fprintf(stderr, "cenote: the pool of device %d cannot be given back: %s\n", p->device, cenote_message());
     if (p->still && !has_ended)
@@ -272,27 +299,6 @@ static struct place *open_place(CUdevice device, CUcontext context)
 
 /* --- closing */
 
-/*
- * All blocks of the pool: the context that they are of ends. If it has ended, the driver may have given addresses of segments to the pool of another
- * device by now: such a block ends with its pool.
- */
-static void free_everything(cenote_pool *pool)
-{
-    size_t count = 0, room = 0;
-    cenote_piece *pieces = NULL;
-    cenote_block block;
-    while (!cenote_pool_pieces(pool, NULL, pieces, room, &count) && count > room) {
-        cenote_piece *more = realloc(pieces, (room = 2 * count) * sizeof *more);
-        if (!more)
-            break;
-        pieces = more;
-    }
-    for (size_t i = 0; i < count && i < room; i++)
-        if (pieces[i].state == CENOTE_PIECE_LIVE && !cenote_find((void *)(uintptr_t)pieces[i].address, &block) && block.pool == pool)
-            cenote_free(block.start);
-    free(pieces);
-}
-
 static struct place_past past_of(int number)
 {
     struct place_past past = pasts[number];
@@ -343,7 +349,7 @@ void place_close(int number, bool has_ended, bool is_released)
         sched_yield();
     memory_forget(p);
     identities_end(p);
-    free_everything(p->pool);
+    free_everything(p->pool, has_ended);
     peers_are_done(p->pool);
     close_parts(p, has_ended, is_released);
     if (number < DEVICES_SERVED)

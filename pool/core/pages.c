@@ -340,11 +340,22 @@ static void take_from_slots(struct pages *s, uint32_t page)
     }
 }
 
+/* A thread that has the time will unmap it. */
+static void drop_copy(struct pages *s, struct page *p)
+{
+    if (p->copy) {
+        p->copy->next = s->copies;
+        s->copies = p->copy;
+        p->copy = NULL;
+    }
+}
+
 /* Takes a free page for `target`: from now on no other slot may use it. */
 struct page_past pages_lift(struct pages *s, uint32_t page, struct slot_ref target)
 {
     struct page *p = page_of(s, page);
     take_from_slots(s, page);
+    drop_copy(s, p); /* of constant contents: the next arena there may have the number of this one */
     struct page_past past = {p->arena, p->fixed, p->freed};
     p->owner = target;
     p->freed = freed_for(s, p, region_of(s, target.region)->arena);
@@ -422,16 +433,6 @@ void pages_add_spare(struct pages *s, uint32_t page)
     s->spare = page;
     s->spares++;
     s->spare_bytes += p->bytes;
-}
-
-/* A thread that has the time will unmap it. */
-static void drop_copy(struct pages *s, struct page *p)
-{
-    if (p->copy) {
-        p->copy->next = s->copies;
-        s->copies = p->copy;
-        p->copy = NULL;
-    }
 }
 
 /* The driver has the page back. */

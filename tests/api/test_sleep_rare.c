@@ -148,6 +148,37 @@ static void go_after_a_refusal(bool announced)
 CASE(no_page_goes_under_a_copy) { go_after_a_refusal(true); }
 CASE(no_page_goes_under_a_copy_that_is_not_announced) { go_after_a_refusal(false); }
 
+/* What was constant has gone, with its stream; another stream's block has its number, its address and its page. */
+CASE(a_constant_copy_ends_with_its_arena)
+{
+    struct held held, wall;
+    void *other;
+    cenote_sleep slept;
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = scene_options();
+    options.address_ratio = 1;
+    scene_open_with(&scene, &shape, &options);
+    REQUIRE(held_take(&held, scene.pool, 4 * MIB, scene.stream[A]));
+    char *at = held.at;
+    DONE(pause_of(scene.pool, NULL, CENOTE_CONSTANT, NULL));
+    DONE(resume_of(scene.pool, NULL, NULL));
+    held_give(&held);
+    DONE(cuCtxSynchronize());
+    DONE(cenote_stream_retire(scene.pool, scene.stream[A]));
+    REQUIRE(held_take(&wall, scene.pool, 4 * MIB, scene.stream[B])); /* has the pages, at its own addresses */
+    held_give(&wall);
+    DONE(cuCtxSynchronize());
+    DONE(cenote_pool_trim(scene.pool, GIB, CENOTE_TRIM_WAIT)); /* no page goes, but empty regions and arenas do */
+    DONE(cenote_alloc(scene.pool, 4 * MIB, scene.stream[C], &other));
+    EXPECT(other == at);
+    held = held_of(other, 4 * MIB, scene.stream[C]);
+    DONE(pause_of(scene.pool, NULL, CENOTE_CONSTANT, &slept));
+    EXPECT_EQ(slept.kept, 4 * MIB);
+    DONE(resume_of(scene.pool, NULL, NULL));
+    held_give(&held);
+    scene_close(&scene);
+}
+
 /* After an error the answer is about what has gone to sleep, and no more. */
 CASE(what_did_not_go_is_not_discarded)
 {

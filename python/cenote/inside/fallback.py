@@ -115,5 +115,5 @@ def pools(torch: ModuleType, library: ctypes.CDLL) -> type:
         def __del__(self) -> None:
             if hasattr(self, "_numbers"):
                 library.cenote_pluggable_drop(*self._numbers)
-    MemPool.__module__ = "torch.cuda.memory"
+    MemPool.__module__, MemPool.__qualname__ = "torch.cuda.memory", "MemPool"
     return MemPool

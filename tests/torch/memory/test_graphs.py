@@ -509,3 +509,30 @@ def test_a_copy_from_pinned_memory_on_a_new_stream_of_a_capture():
     graph.replay()
     assert holds(target, 2)
     graph.reset()
+
+
+def test_memory_of_conditional_bodies_belongs_to_the_graph():
+    """A body is captured on a stream of its own. What is freed in it is used again in it, and after it nothing but the graph uses it."""
+    graph, is_so = torch.cuda.CUDAGraph(), torch.ones((), dtype=torch.bool, device="cuda")
+    if not hasattr(graph, "begin_capture_to_if_node"):
+        pytest.skip("this PyTorch has no conditional nodes")
+    with torch.cuda.graph(graph):
+        graph.begin_capture_to_if_node(is_so)
+        inner = block(3 * MIB)
+        graph.begin_capture_to_if_node(is_so)
+        first = block(5 * MIB)
+        at = first.data_ptr()
+        del first
+        second = block(5 * MIB)
+        assert second.data_ptr() == at
+        graph.end_capture_to_conditional_node()
+        graph.end_capture_to_conditional_node()
+        behind = block(7 * MIB)
+    taken = places([inner, second, behind])
+    assert not taken & places([block(size * MIB) for size in (3, 5, 7)])
+    graph.replay()
+    torch.cuda.synchronize()
+    del inner, second, behind
+    release()
+    assert not taken & places([block(size * MIB) for size in (3, 5, 7)])
+    graph.reset()
