@@ -1,12 +1,13 @@
 """Does what a card used lie in the range that `cenote dry-run` gives?
 
-    python bench/accuracy/ranges.py --save FILE                         dry runs of the programs of examples/torch that ran on cards
-    python bench/accuracy/ranges.py --page PROGRAMS ACCURACY TIMM       the table of docs/accuracy.md, from results in bench/results/
+    python bench/accuracy/ranges.py --programs FILE       dry runs of the programs of examples/torch that ran on cards
+    python bench/accuracy/ranges.py --published FILE      and of those of measured.json
+    python bench/accuracy/ranges.py --page bench/results/DATE-ranges.jsonl bench/results/DATE-timm.jsonl       the table of docs/accuracy.md
 
 A dry run says what the allocator held, and a range around it: cenote-replay plays the recording with other sizes of cuDNN's scratch memory, and other
 addresses (fit/replays.py). A card's figure of reserved bytes is compared with that range. Of figures that have more in them (the context, what
-libraries took) that part is subtracted first, as compare.py and sample.py add it. PROGRAMS is what --save wrote, ACCURACY of compare.py, TIMM of
-sample.py. --save needs the packages that the cards had: docs/accuracy.md lists them.
+libraries took) that part is subtracted first, as compare.py and sample.py add it. FILE gets lines of JSON as runs end; what it has already is not run
+again. --programs needs the packages that the cards had: docs/accuracy.md lists them. The rows of TIMM are those of sample.py.
 """
 import argparse
 import importlib.metadata
@@ -39,11 +40,16 @@ sys.exit(command.main())
 """
 NEAR = 0.01  # chosen: a verdict has three digits
 BEGIN, END = "<!-- ranges: bench/accuracy/ranges.py --page -->", "<!-- ranges: end -->"
-Row = dict[str, Any]  # of the page: source, name, measured, held, low, high: bytes that the allocator reserved at most
+Row = dict[str, Any]  # of the page: source, name; bytes that the allocator reserved at most: measured, held, low, high
 
 
 def lines_of(path: pathlib.Path) -> list[Row]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def add(save: pathlib.Path, rows: Iterable[Row]) -> None:
+    with save.open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
 
 
 # --- the programs that ran on cards of our own
@@ -72,33 +78,37 @@ def dry_run(program: str, steps: int) -> dict[str, Row]:
     return {row["under"]: {"held": row["reserved_peak_bytes"], "low": row["range_bytes"][0], "high": row["range_bytes"][1]} for row in played}
 
 
-def play(save: pathlib.Path) -> None:
-    """Programs that the file has already are not run again."""
-    done = {row["program"] for row in lines_of(save)} if save.exists() else set()
+def play_programs(save: pathlib.Path) -> None:
+    done = {row["program"] for row in lines_of(save)}
     rows = [row for card in CARDS for row in measured_on(card)]
-    with save.open("a", encoding="utf-8") as file:
-        for program, steps in {row["program"]: row["steps"] for row in reversed(rows)}.items():
-            if program not in done:
-                found = dry_run(program, steps)
-                file.writelines(json.dumps({**row, **found[row["allocator"]]}) + "\n" for row in rows if row["program"] == program)
-                file.flush()
+    for program, steps in {row["program"]: row["steps"] for row in reversed(rows)}.items():
+        if program not in done:
+            found = dry_run(program, steps)
+            add(save, [{**row, **found[row["allocator"]]} for row in rows if row["program"] == program])
+
+
+# --- the programs that others have measured
+
+def play_published(save: pathlib.Path) -> None:
+    """Not those that ran out of memory on the card, and those whose figure is of tensors alone."""
+    done = {(row["program"], row["card"], row["figure"]) for row in lines_of(save) if "figure" in row}
+    for row in compare.read_rows()[1]:
+        if not row["ran_out"] and row["figure"] != "allocated" and (compare.name_of(row), row["card"], row["figure"]) not in done:
+            add(save, [published(row, compare.dry_run(row))])
+
+
+def published(row: Row, found: Row) -> Row:
+    measured = row["measured"] - (found["estimate"] - found["reserved"])
+    return {"program": compare.name_of(row), "figure": row["figure"], "allocator": "native", "card": row["card"], "measured": measured,
+            "held": found["reserved"], "low": found["low"], "high": found["high"]}
 
 
 # --- the page
 
-def of_programs(rows: Iterable[Row]) -> Iterator[Row]:
+def of_ranges(rows: Iterable[Row]) -> Iterator[Row]:
     for row in rows:
-        if "high" in row:
-            yield {**row, "source": f"`examples/torch`, {row['allocator']}", "name": f"`{row['program']}`, {row['allocator']}, {row['card']}"}
-
-
-def of_published(rows: Iterable[Row]) -> Iterator[Row]:
-    """Without those that ran out of memory on the card, and those whose figure is of tensors alone."""
-    for row in rows:
-        if "high" in row and not row["ran_out"] and row["figure"] != "allocated":
-            beside = row["estimate"] - row["reserved"]
-            yield {**row, "source": "published, native", "name": f"`{compare.name_of(row)}`, {row['card']}", "measured": row["measured"] - beside,
-                   "held": row["reserved"]}
+        source = "published, native" if "figure" in row else f"`examples/torch`, {row['allocator']}"
+        yield {**row, "source": source, "name": f"`{row['program']}`, {row['allocator']}, {row['card']}"}
 
 
 def of_sample(rows: Iterable[Row]) -> Iterator[Row]:
@@ -121,15 +131,14 @@ def width(row: Row) -> float:
 
 
 def table(rows: list[Row]) -> list[str]:
-    lines = ["| | rows | inside | inside to 1 % | the card used more | width, median | width, 90th percentile | without a width |",
-             "|---|---|---|---|---|---|---|---|"]
+    lines = ["| | rows | inside | to 1 % | less, by more | more, by more | width, median | 90th percentile |", "|---|---|---|---|---|---|---|---|"]
     for source in [*dict.fromkeys(row["source"] for row in rows), "all"]:
         own = [row for row in rows if source in ("all", row["source"])]
         away = [outside(row) for row in own]
         widths = [width(row) for row in own]
         lines.append(f"| {source} | {len(own)} | {sum(part == 0 for part in away)} | {sum(abs(part) <= NEAR for part in away)} "
-                     f"| {sum(part > NEAR for part in away)} | {statistics.median(widths):.1%} | {compare.percentile(widths, 0.9):.1%} "
-                     f"| {sum(part == 0 for part in widths)} |".replace("%", " %"))
+                     f"| {sum(part < -NEAR for part in away)} | {sum(part > NEAR for part in away)} | {statistics.median(widths):.1%} "
+                     f"| {compare.percentile(widths, 0.9):.1%} |".replace("%", " %"))
     return lines
 
 
@@ -143,25 +152,28 @@ def missed(rows: list[Row]) -> list[str]:
 
 
 def page(text: str, results: list[pathlib.Path]) -> str:
-    programs, published, timm = [lines_of(path) for path in results]
-    rows = [*of_programs(programs), *of_published(published[1:]), *of_sample(timm)]
+    found, timm = map(lines_of, results)
+    rows = [*of_ranges(found), *of_sample(timm)]
+    enough = sum(outside(row) <= NEAR for row in rows)
     near = sum(abs(outside(row)) <= NEAR for row in rows)
-    words = compare.wrap(f"{near} of {len(rows)} figures ({near / len(rows):.0%}) lie in the range, to 1 %.")
+    words = compare.wrap(f"Of {len(rows)} figures {enough} ({enough / len(rows):.0%}) are not above the range, and {near} ({near / len(rows):.0%}) "
+                         "lie in it, to 1 %.")
     before, rest = text.split(BEGIN, 1)
     return before + BEGIN + "\n\n" + "\n".join([*words, "", *table(rows), "", *missed(rows)]) + "\n\n" + END + rest.split(END, 1)[1]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--save", metavar="FILE", type=pathlib.Path)
-    parser.add_argument("--page", metavar="FILE", type=pathlib.Path, nargs=3)
+    parser.add_argument("--programs", metavar="FILE", type=pathlib.Path)
+    parser.add_argument("--published", metavar="FILE", type=pathlib.Path)
+    parser.add_argument("--page", metavar="FILE", type=pathlib.Path, nargs=2)
     args = parser.parse_args()
     if args.page:
         compare.PAGE.write_text(page(compare.PAGE.read_text(encoding="utf-8"), args.page), encoding="utf-8")
-    elif args.save:
-        play(args.save)
-    else:
-        parser.error("--save or --page")
+    if args.programs:
+        play_programs(args.programs)
+    if args.published:
+        play_published(args.published)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ MOVED = 0.01  # a figure that moves by more means that PyTorch, its libraries or
 FIGURES = ("allocated", "reserved", "whole card", "beyond the context")
 SAMPLE = ROOT / "bench/accuracy/sample.py"
 SAMPLED = sorted((ROOT / "bench/results").glob("*-timm.jsonl"))[-1]
+RANGED = sorted((ROOT / "bench/results").glob("*-ranges.jsonl"))[-1]
 FOUND = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()[1:]]
 
 
@@ -32,6 +33,11 @@ def compare():
 def sample(monkeypatch):
     monkeypatch.syspath_prepend(str(SAMPLE.parent))
     return load(SAMPLE)
+
+
+@pytest.fixture
+def ranges(sample):
+    return load(SAMPLE.parent / "ranges.py")
 
 
 def check(compare, row, old):
@@ -59,6 +65,21 @@ def test_the_page_is_made_of_the_results(compare):
 def test_the_table_of_the_sample_is_made_of_its_results(sample, compare):
     text = compare.PAGE.read_text(encoding="utf-8")
     assert sample.page(text, SAMPLED) == text, f"python bench/accuracy/sample.py --page {SAMPLED.relative_to(ROOT)}"
+
+
+def test_the_table_of_ranges_is_made_of_its_results(ranges, compare):
+    text = compare.PAGE.read_text(encoding="utf-8")
+    assert ranges.page(text, [RANGED, SAMPLED]) == text, f"python bench/accuracy/ranges.py --page {RANGED.relative_to(ROOT)} ..."
+
+
+def test_how_far_outside_of_a_range(ranges):
+    found = [ranges.outside({"measured": measured, "low": 100, "high": 200}) for measured in (90, 100, 150, 200, 220)]
+    assert found == [pytest.approx(-0.1), 0, 0, 0, pytest.approx(0.1)]
+
+
+def test_each_program_on_a_card_counts_once(ranges):
+    rows = [row for card in ranges.CARDS for row in ranges.measured_on(card)]
+    assert len(rows) == len({(row["program"], row["allocator"], row["card"]) for row in rows}) == 35
 
 
 def test_a_run_has_run_out_of_memory_by_the_file_alone(sample):
