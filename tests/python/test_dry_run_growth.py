@@ -137,7 +137,6 @@ def test_garbage_in_cycles(dry):  # noqa: F811
     assert found["growth"][0]["garbage"] >= 10 * STEP
 
 
-@pytest.mark.deep
 @pytest.mark.torch
 @pytest.mark.simulation
 def test_without_kinds_of_holders(dry):  # noqa: F811

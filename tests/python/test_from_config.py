@@ -176,7 +176,6 @@ def test_what_transformers_makes_of_a_config(run, tmp_path):
     (("--model", "model", "--train", "full", "--seq", "64"), "--model needs --batch N"),
     (("--model", "model", "--serve"), "--model needs --seq N"),
     (("--model", "model", "--serve", "--seq", "1"), "argument --seq: 1 tokens: it takes 2 or more"),
-    (("--model", "model", "--serve", "--seq", "64"), "a question about cards"),
     (("--model", "model", *TRAIN, "--write", "none/mine.py"), "none/mine.py: No such file or directory"),
     (("--batch", "2", "train.py"), "--batch is for --model CONFIG; options of the script come after it"),
 ])

@@ -18,6 +18,7 @@ import signal
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from types import FrameType, ModuleType
 from typing import Any, Iterator, Optional
 
@@ -181,7 +182,8 @@ class Watch:
             self.cannot = f"a dry run under cenote needs the adapter to PyTorch {self.torch.__version__}, which could not be made (see above)"
             self.write("exit")
             leave(1)
-        seams.get("torch._C._cuda_attach_out_of_memory_observer")(self.ran_out)
+        with suppress(RuntimeError):  # cudaMallocAsync has none: there the error that ends the program tells
+            seams.get("torch._C._cuda_attach_out_of_memory_observer")(self.ran_out)
         searches.begin()
         recording.begin()
         self.rises.begin(self.names)
