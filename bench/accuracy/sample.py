@@ -183,7 +183,7 @@ def section(rows: list[dict[str, Any]]) -> list[str]:
     out = [row for row in rows if row["ran_out"]]
     wrong = [row for row in rows if "reserved_peak" in row and (row["verdict"] == "fits") == row["ran_out"]]
     caught = [f"{row['model']} with {row['batch']}" for row in known if is_above_the_line(row)]
-    text = (f"{len(rows)} of the {SAMPLE} were run, in the order in which they were drawn. {len(out)} ran out of memory on the card, by the rules; "
+    text = (f"{len(rows)} of the {SAMPLE} were run. {len(out)} ran out of memory on the card, by the rules; "
             f"{len(rows) - len(known) - len(out)} gave no figure; {len(wrong)} verdicts are not those of the rules"
             + (": " + ", ".join(f"{row['model']} with {row['batch']}" for row in wrong) if wrong else "")
             + f". {len(caught)} used more than {BUMP} MiB more than the line between half and twice the batch says"
