@@ -96,6 +96,28 @@ class TestOfARun:
     def test_growth(self, short):
         lines = short("--gpu", "8GiB", "leak.py", status=6)
         assert lines[1].startswith("fits for now: grows 64.0 MiB a step (list `outputs`, leak.py:13)")
+        assert re.match(r"  so far [0-9.]+ GiB of 8\.00 GiB, [0-9.]+ GiB left ", lines[2])
+
+    def test_the_bar_of_what_does_not_fit_is_what_is_needed(self, short):
+        lines = short("--gpu", "2GiB", "wide.py", status=1)
+        needed = float(re.search(r"needs at least ([0-9.]+) GiB", lines[1])[1])
+        sizes = re.findall(r"([0-9.]+) ([GM])iB", lines[4])
+        assert sum(float(number) * (1 if unit == "G" else 1 / 1024) for number, unit in sizes) == pytest.approx(needed, abs=0.03)
+        assert set(lines[3].strip()[1:-1]) == set(re.findall(r"(?:^ {3}|, )(\S) ", lines[4])), "each letter has a name"
+
+    def test_a_limit_of_the_program_itself(self, nursed_run, tmp_path):
+        (tmp_path / "limited.py").write_text(LIMITED)
+        done = nursed_run("dry-run", "--quiet", "--gpu", "8GiB", "limited.py", SHORT=1)
+        assert done.returncode == 1, done.stderr
+        assert "beside the context, and lets PyTorch hold 2.00 GiB (set_per_process_memory_fraction): " in done.stdout
+        assert " | what it lets itself hold, and the context" in done.stdout and "or let it hold more" in done.stdout
+        assert "get through" not in done.stdout and "larger card" not in done.stdout
+
+    def test_advice_about_a_card_that_the_user_did_not_name(self, nursed_run, tmp_path):
+        (tmp_path / "huge.py").write_text("import torch\nx = torch.empty(500 << 30, dtype=torch.uint8, device='cuda')\n")
+        done = nursed_run("dry-run", "--quiet", "huge.py", "--gpu", "0", SHORT=1)
+        assert done.returncode == 1, done.stderr
+        assert "cenote dry-run --advise --gpu b200 --quiet huge.py --gpu 0\n" in done.stdout, done.stdout
 
     def test_several_cards(self, short):
         lines = short("--gpu", "rtx4090,1GiB", "blocks.py", status=1)
@@ -129,6 +151,12 @@ for size in range(20, 60):      # each leaves a hole that the next, larger one d
     kept.append(torch.empty(12 << 20, dtype=torch.uint8, device="cuda"))
     del a
 big = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+"""
+
+LIMITED = """
+import torch
+torch.cuda.set_per_process_memory_fraction(0.25)
+kept = torch.empty(2100 << 20, dtype=torch.uint8, device="cuda")
 """
 
 SERVE = """

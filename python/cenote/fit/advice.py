@@ -267,19 +267,28 @@ def ask(stage: "Stage", answer: Answer, program: Sequence[str], wanted: dict[str
     return Advice(answer.outcome.capacity, stage.options.cards[0].title, answer.verdict, trials.as_it_is, rows, left_out)
 
 
-def hint(answer: Answer, arguments: Sequence[str]) -> list[str]:
-    """After a verdict without advice: the command for it."""
+def hint(answer: Answer, ours: Sequence[str], program: Sequence[str]) -> list[str]:
+    """After a verdict without advice: the command for it. `ours`: the options of the command line."""
     if answer.verdict != "fits not" or answer.largest is None or not answer.largest.fits:
         return []
-    return hint_line(arguments)
+    return hint_line(ours, program)
 
 
-def hint_line(arguments: Sequence[str]) -> list[str]:
-    return [f"what would help, in numbers: cenote dry-run --advise {shlex.join(arguments)}"]
+def hint_line(ours: Sequence[str], program: Sequence[str]) -> list[str]:
+    return [f"what would help, in numbers: cenote dry-run --advise {shlex.join([*without(ours, '--json', '--report'), *program])}"]
 
 
-def for_card(arguments: Sequence[str], card: str) -> list[str]:
-    """The same command for one of its cards."""
-    at = next(i for i, word in enumerate(arguments) if word.partition("=")[0] in ("--gpu", "--sim"))
-    name, equals, _ = arguments[at].partition("=")
-    return [*arguments[:at], *([f"{name}={card}"] if equals else [name, card]), *arguments[at + (1 if equals else 2):]]
+def without(ours: Sequence[str], *names: str) -> list[str]:
+    """Without these options, and their values."""
+    found, skips = [], False
+    for word in ours:
+        name, equals, _ = word.partition("=")
+        if not skips and name not in names:
+            found.append(word)
+        skips = not skips and name in names and not equals
+    return found
+
+
+def for_card(ours: Sequence[str], card: str) -> list[str]:
+    """The same options for one card."""
+    return ["--gpu", card, *without(ours, "--gpu", "--sim", "--per-hour")]

@@ -381,7 +381,8 @@ def ask(stage: Stage, program: Sequence[str]) -> Answer:
     evidence = largest if largest is not None and largest.fits else outcome
     played = replays.of(evidence) if evidence.fits else {}
     context = evidence.needed() - evidence.held()
-    is_hopeless = largest is not None and largest.fits and (outcome.missing(largest)[0] > 0 or all_need_more(played, options.sim - context))
+    is_hopeless = largest is not None and (largest.failure is not None or largest.fits and (
+        outcome.missing(largest)[0] > 0 or all_need_more(played, options.sim - context)))
     if options.allocators or (outcome.failure is not None and not is_hopeless):
         others = compare(stage, outcome, program) if outcome.verdict != "unknown" else []
     return Answer(idle(outcome, stage.most_steps), largest, others, other, played)
@@ -447,7 +448,7 @@ def tell(stage: Stage, options: argparse.Namespace, program: list[str], baseline
     if len(options.cards) != 1:
         found = several.ask(stage, options.cards, program) if options.cards else several.smallest(stage, program)
         print("\n".join([several.text(program, found, options.allocator, not options.cards, options.verbose), *stage.kept_lines(),
-                         *cards.price_lines([row.card for row in found.rows], options.per_hour), *several.hint(found, options.line)]), flush=True)
+                         *cards.price_lines([row.card for row in found.rows], options.per_hour), *several.hint(found, *options.line)]), flush=True)
         write_json(options.json, {**several.content(program, found), **stage.kept()})
         write_page(options.report, found.needed, [several.text(program, found, options.allocator, not options.cards, False)],
                    [several.text(program, found, options.allocator, not options.cards, True), *stage.kept_lines()])
@@ -455,7 +456,7 @@ def tell(stage: Stage, options: argparse.Namespace, program: list[str], baseline
     answer = ask(stage, program)
     given = advice.ask(stage, answer, program, options.advise) if options.advise is not None else None
     judged = limit.judge(answer, options.limit, baseline)
-    advised = advice.hint(answer, options.line) if given is None else []
+    advised = advice.hint(answer, *options.line) if given is None else []
     whole = [verdict.text(program, answer, options.devices or 1, options.cards[0].full_title), *cards.caveats(options.cards)]
     short = [screen.text(program, answer, options.devices or 1, options.cards[0], advised)]
     more = [*stage.kept_lines(), *judged.lines, *(rows.lines(given) if given is not None else [])]
@@ -502,7 +503,7 @@ def main(arguments: Sequence[str]) -> int:
         from_config.check(options, program)
     except Mistake as mistake:
         parser.error(str(mistake))
-    options.sim, options.line = options.cards[0].capacity if options.cards else command_line.MOST_CAPACITY, arguments
+    options.sim, options.line = options.cards[0].capacity if options.cards else command_line.MOST_CAPACITY, (ours, program)
     for_one = options.allocators or options.limit is not None or options.baseline is not None or options.advise is not None
     if len(options.cards) != 1 and for_one:
         parser.error("--allocators, --advise, --limit and --baseline are for one card: name one with --gpu")

@@ -40,7 +40,9 @@ class Pace(NamedTuple):
     @property
     def left(self) -> int:
         figures = self.report["devices"][self.device]
-        return max(self.capacity - int(figures["reserved_peak"]) - int(figures["others"]), 0)
+        held, limit = int(figures["reserved_peak"]), int(figures.get("limit", 0))
+        left = self.capacity - held - int(figures["others"])
+        return max(min(left, limit - held) if limit else left, 0)
 
     @property
     def last_step(self) -> int:
@@ -87,10 +89,15 @@ def short(pace: Pace) -> str:
     """grows 64.0 MiB a step (list `outputs`, leak.py:20); out of memory at about step 50"""
     if pace.of == "state":
         return f"{LATE}: {readable(pace.per_step)}, and {readable(pace.left)} left"
+    return f"{rises(pace)}; out of memory at about step {pace.last_step:,}"
+
+
+def rises(pace: Pace) -> str:
+    """The same without an end."""
     what = GROWS[pace.of]
     cause = next(iter(pace.causes), None)
     holder = f" ({', '.join(filter(None, (cause['name'], place(cause))))})" if cause else " (garbage in reference cycles)" if is_garbage(pace) else ""
-    return f"{what} {readable(pace.per_step)} a step{holder}; out of memory at about step {pace.last_step:,}"
+    return f"{what} {readable(pace.per_step)} a step{holder}"
 
 
 def is_garbage(pace: Pace) -> bool:

@@ -126,12 +126,8 @@ def growth_line(found: Found) -> list[str]:
     before = next((one for one in reversed(points[:-1]) if rise == (last.live - one.live) / (last.value - one.value)), None)
     if before is None or rise <= 0 or rise * last.value > last.live:
         return ["  memory does not grow in proportion to it"]
-    worst = fitting[last.value].worst()
-    kinds = {kind: bytes for kind, bytes in (worst[1].get("kinds") or {}).items() if kind in FIXED} if worst else {}
-    rest = {**kinds, "context and others": worst[1]["others"]} if worst else {}
-    return [f"  {size(int(rise * last.value))} of that grow with {name}: {size(int(rise))} for each 1, as seen between "
-            f"{before.value} and {last.value}",
-            f"  {size(last.live - int(rise * last.value))} do not ({verdict.parts(rest)})"]
+    return [f"  of {size(last.live)} of tensors and context {size(int(rise * last.value))} grow with {name}, and the rest does not: "
+            f"{size(int(rise))} for each 1, as seen between {before.value} and {last.value}"]
 
 
 def proof_lines(found: Found) -> list[str]:
@@ -153,6 +149,11 @@ def proof_lines(found: Found) -> list[str]:
     return lines
 
 
+def tight(outcome: Outcome) -> str:
+    left = outcome.capacity - outcome.needed()
+    return f", {size(left)} left{', tight' if left < outcome.capacity // verdict.TIGHT else ''}"
+
+
 def text(found: Found, which: list[Card], has_all: bool) -> str:
     """`has_all`: the user asked for all lines."""
     name, values = found.search.name, found.search.values
@@ -167,14 +168,15 @@ def text(found: Found, which: list[Card], has_all: bool) -> str:
     elif found.best is None:
         lines.append(f"not even {name}={values[0]} fits: {verdict.brief(found.tried[values[0]])}")
     else:
-        lines += [f"largest that fits: {name}={found.best}, {verdict.brief(found.tried[found.best])}", *proof_lines(found), *growth_line(found)]
+        best = found.tried[found.best]
+        lines += [f"largest that fits: {name}={found.best}, {verdict.brief(best)}{tight(best)}", *proof_lines(found), *growth_line(found)]
     lines.append(f"  what was changed: {found.search.what}")
     copied = f", {found.copied} of them from where the first had read its arguments" if found.copied else ""
     lines.append(f"  {verdict.plural(len(found.tried), 'run')}, {found.seconds:.0f} s{copied}")
-    best = found.tried.get(found.best) if found.best is not None else None
+    told = found.tried.get(found.best) if found.best is not None else None
     if not has_all:
-        return "\n".join([*lines, *(screen.below_search(best, which) if best is not None else [])])
-    return "\n".join([*lines, *cards.caveats(which), *(verdict.value_lines(best, None) if best is not None else [verdict.NOT_KNOWN])])
+        return "\n".join([*lines, *(screen.below_search(told, which) if told is not None else [])])
+    return "\n".join([*lines, *cards.caveats(which), *(verdict.value_lines(told, None) if told is not None else [verdict.NOT_KNOWN])])
 
 
 def table(all_found: Sequence[Found], which: list[Card], has_all: bool) -> str:
@@ -191,9 +193,10 @@ def table(all_found: Sequence[Found], which: list[Card], has_all: bool) -> str:
     lines.append(f"  what was changed: {first.search.what}")
     lines.append(f"  {runs} runs, {seconds:.0f} s" + (f", {copied} of them from where the first had read its arguments" if copied else ""))
     best = max((found for found in all_found if found.best is not None), key=lambda found: found.best or 0, default=None)
-    told = best.tried[best.best] if best is not None and best.best is not None else None
-    if told is None:
+    if best is None or best.best is None:
         return "\n".join(lines)
+    told = best.tried[best.best]
+    lines.append(f"  with {first.search.name}={best.best} on {best.card}:")
     return "\n".join([*lines, *(verdict.value_lines(told, None) if has_all else screen.below_search(told, which)[2:])])
 
 
@@ -205,7 +208,8 @@ def row(found: Found, card: Card) -> list[str]:
         return [card.title, size(card.capacity), "no answer", "it changed nothing"]
     value = found.best if found.best is not None else found.search.values[0]
     more = " (a larger one was not asked for)" if value == found.search.values[-1] else ""
-    return [card.title, size(card.capacity), str(found.best) if found.best is not None else "none", verdict.brief(found.tried[value]) + more]
+    return [card.title, size(card.capacity), str(found.best) if found.best is not None else "none",
+            verdict.brief(found.tried[value]) + (tight(found.tried[value]) if found.best is not None else "") + more]
 
 
 def content(found: Found) -> dict[str, Any]:

@@ -179,12 +179,12 @@ def needed_lines(answer: Answer) -> list[str]:
     return [f"needs {'; '.join(part for part in (least, peak, verdict.how_far(answer.needed)) if part)}"]
 
 
-def hint(answer: Answer, arguments: Sequence[str]) -> list[str]:
+def hint(answer: Answer, ours: Sequence[str], program: Sequence[str]) -> list[str]:
     """The command for advice about the largest card on which the program does not fit."""
     lacking = [row.card for row in answer.rows if row.verdict == FITS_NOT]
     if not lacking or answer.needed is None:
         return []
-    return advice.hint_line(advice.for_card(arguments, max(lacking, key=lambda card: card.capacity).title))
+    return advice.hint_line(advice.for_card(ours, max(lacking, key=lambda card: card.capacity).title), program)
 
 
 def content(program: Sequence[str], answer: Answer) -> dict[str, Any]:
