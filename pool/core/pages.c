@@ -435,16 +435,23 @@ void pages_add_spare(struct pages *s, uint32_t page)
     s->spare_bytes += p->bytes;
 }
 
+/* It has no memory, and no slot maps it. */
+static void give_number(struct pages *s, uint32_t page)
+{
+    struct page *p = page_of(s, page);
+    CHECK(!p->maps && !p->owner.region && p->wakefulness == AWAKE);
+    drop_copy(s, p);
+    p->bytes = 0; /* tells that the number is not in use */
+    table_give(&s->table, page);
+}
+
 /* The driver has the page back. */
 void pages_remove(struct pages *s, uint32_t page)
 {
     struct page *p = page_of(s, page);
-    CHECK(!p->maps && !p->owner.region && p->wakefulness == AWAKE);
     s->reserved -= p->bytes;
     count_held(s, p->handle, p->bytes, 0 - p->bytes);
-    drop_copy(s, p);
-    p->bytes = 0; /* tells that the number is not in use */
-    table_give(&s->table, page);
+    give_number(s, page);
 }
 
 /* ----------------------------------------------------------------------------------------------------------- asleep */
@@ -555,12 +562,10 @@ void pages_forget_asleep(struct pages *s, uint32_t page)
         pages_rouse(s, page);
         return;
     }
-    CHECK(!p->maps);
     s->sleepers--;
     s->asleep -= p->bytes;
-    s->reserved += p->bytes; /* pages_remove takes that away */
     p->leaving = false;
-    pages_remove(s, page);
+    give_number(s, page);
 }
 
 /* Gives the region its number. False: no host memory. */

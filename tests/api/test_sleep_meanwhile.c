@@ -6,6 +6,7 @@
 
 #include "tests/api/copies.h"
 #include "tests/api/sleeps.h"
+#include "tests/rounds.h"
 
 #define HELD 7
 
@@ -252,8 +253,9 @@ static void judge(int error, bool wakes)
 static void beside(bool wakes, uint32_t contents)
 {
     size_t ran = 0;
+    int step = rounds(4) < 4 ? 3 : 1; /* with a sanitizer not beside every wait */
     for (size_t i = 0; i < sizeof acts / sizeof *acts; i++)
-        for (int skip = 0; skip < 6; skip++) {
+        for (int skip = 0; skip < 6; skip += step) {
             begin();
             if (wakes)
                 DONE(pause_of(m.scene.pool, NULL, contents, NULL));
@@ -271,7 +273,7 @@ static void beside(bool wakes, uint32_t contents)
             if (CU_get_number_of_failures() != (unsigned)before)
                 fprintf(stderr, "\n%s beside a %s, wait %d\n", current, wakes ? "resume" : "pause", skip);
         }
-    EXPECT(ran >= 3 * sizeof acts / sizeof *acts);
+    EXPECT(ran >= sizeof acts / sizeof *acts);
 }
 
 CASE(beside_a_pause) { beside(false, CENOTE_KEEP); }
