@@ -125,7 +125,8 @@ def test_the_largest_card_is_too_small():
     assert "left" not in table and "a100-40gb" not in table and "smallest known cards that would be enough: h200 (137.17 GiB)" in table
     assert "seen: " not in table  # nothing that trains
     assert several.hint(answer, ["--gpu", "80GiB,24GiB"], ["x.py"]) == ["what would help, in numbers: cenote dry-run --advise --gpu 80GiB x.py"]
-    assert several.hint(answer, ["--quiet", "--json=a", "--gpu=80GiB,24GiB"], ["t.py", "--gpu", "0"])[0].endswith("--advise --gpu 80GiB --quiet t.py --gpu 0")
+    ours, program = ["--quiet", "--json=a", "--gpu=80GiB,24GiB"], ["t.py", "--gpu", "0"]
+    assert several.hint(answer, ours, program)[0].endswith("--advise --gpu 80GiB --quiet t.py --gpu 0")
     assert several.hint(answer, [], ["t.py", "--gpu", "0"])[0].endswith("--advise --gpu 80GiB t.py --gpu 0")
 
 

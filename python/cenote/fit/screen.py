@@ -116,7 +116,8 @@ def fits_lines(outcome: Outcome, played: replays.Replays) -> list[str]:
     most, needed, capacity = upper(outcome, played), outcome.needed(), outcome.capacity
     ran = verdict.how_far(outcome)
     if outcome.verdict == "grows":
-        lines = [f"fits for now: {for_now.short(outcome.paces[0])}", f"  so far {size(needed)} of {size(capacity)}, {size(capacity - needed)} left ({ran})"]
+        lines = [f"fits for now: {for_now.short(outcome.paces[0])}",
+                 f"  so far {size(needed)} of {size(capacity)}, {size(capacity - needed)} left ({ran})"]
     elif most > capacity:
         lines = [f"fits here: {size(needed)} of {size(capacity)} ({ran}); a card may need up to {size(most)}: do not count on less"]
     else:
