@@ -204,6 +204,7 @@ def compile_adapters(target: Target, version: str, ready: pathlib.Path) -> None:
         place = ready / room.name / "ready" / adapter.entry_name(torch, room)
         place.mkdir(parents=True)
         shutil.copyfile(made.path, place / "adapter.so")
+        run(f"{target.gcc}strip", "--strip-unneeded", place / "adapter.so")  # what installs the wheel strips what is of this machine alone
 
 
 # --- the packages
