@@ -295,7 +295,7 @@ def test_what_has_nothing_to_change_is_left_out(advised):
     assert done.returncode == 0 and rows == {}, done.stderr
     left_out = found["advice"]["left_out"]
     assert left_out["checkpointing"] == "no model was called in training" and left_out["autocast to bfloat16"] == "the model has no float32 weights"
-    assert left_out["step in backward"] == "no optimizer stepped" and len(left_out) == 11
+    assert left_out["step in backward"] == "no optimizer stepped" and len(left_out) == 12
     assert left_out["half the batch"].startswith("argparse read no such argument, and no DataLoader of PyTorch")
     assert "none of the remedies" in done.stdout and "not tried: checkpointing: no model was called in training" in done.stdout
 

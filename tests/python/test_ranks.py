@@ -38,7 +38,7 @@ def python():
 def dry(python, tmp_path):
     """dry(OPTION..., PROGRAM, ARGUMENT...): the finished command, and its JSON. What programs write in tmp_path stays."""
     def call(*arguments, **variables):
-        done = subprocess.run([python, "-m", "cenote", "dry-run", "--gpu", "80GiB", "--json", tmp_path / "out.json", "--writes", tmp_path,
+        done = subprocess.run([python, "-m", "cenote", "dry-run", "-v", "--gpu", "80GiB", "--json", tmp_path / "out.json", "--writes", tmp_path,
                                *map(str, arguments)],
                               env={**clean_environment(), **variables}, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS)
         return done, json.loads((tmp_path / "out.json").read_text()) if (tmp_path / "out.json").exists() else {}

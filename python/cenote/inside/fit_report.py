@@ -145,10 +145,11 @@ class Watch:
         self.tokens.start()
 
     def called(self, module: Any) -> None:
-        """The program calls a module. A server makes no step, and its processes may be killed: their figures are written at the calls 1, 2, 4, ..."""
+        """The program calls a module. A server's processes make no step, and may be killed: their figures are written at the calls 1, 2, 4, ... Not
+        those of the program's own process, whose models have no names yet in their first calls."""
         self.rises.call(module)
         self.calls += 1
-        if not self.steps and not self.calls & (self.calls - 1):
+        if not self.steps and not self.calls & (self.calls - 1) and multiprocessing.parent_process() is not None:
             self.note()
             self.write("")
         if self.tokens is not None:
