@@ -514,8 +514,8 @@ def test_a_copy_from_pinned_memory_on_a_new_stream_of_a_capture():
 
 @elsewhere(alone=True)
 def test_memory_of_conditional_bodies_belongs_to_the_graph():
-    """A body is captured on a stream of its own. What is freed in it is used again in it, and after it nothing but the graph uses it. PyTorch keeps the
-    pool of such a graph for ever, under its own allocator, too."""
+    """A body is captured on a stream of its own. What is freed in it is used again in it, and after it nothing but the graph uses it. PyTorch keeps
+    the pool of such a graph for ever, under its own allocator, too."""
     graph, is_so = torch.cuda.CUDAGraph(), torch.ones((), dtype=torch.bool, device="cuda")
     if not hasattr(graph, "begin_capture_to_if_node"):
         pytest.skip("this PyTorch has no conditional nodes")
