@@ -69,7 +69,7 @@ COMMANDS = {
     "qualify": ("replay.qualify", "does this machine's GPU do what cenote relies on? experiments on it, and a verdict"),
     "run": ("command", "a program on a simulated GPU, or with cenote as PyTorch's allocator"),
     "dry-run": ("fit.dry_run", "will it fit? a script on a simulated GPU for a few steps, and a verdict"),
-    "compare": ("launch.compare", "a program under PyTorch's own allocator, its expandable segments and cenote: a table and a picture"),
+    "compare": ("replay.compare", "a program under PyTorch's own allocator, its expandable segments and cenote: a table and a picture"),
     "replay": ("replay.comparison", "recorded allocations under cenote, PyTorch's own allocator and its expandable segments"),
     "view": ("view.viewer", "a recorded trace or a snapshot as a page to click in, or as PNG"),
     "completion": ("completion", "what completes this command in a shell: bash, zsh or fish"),

@@ -5,7 +5,7 @@ import sys
 import pytest
 from spoken import said
 
-from cenote.launch import compare
+from cenote.replay import compare
 
 GIB = 1 << 30
 

@@ -62,6 +62,7 @@ NOT = {
     "examples/questions/": "tools/answers runs it for the page that shows its output",
     "examples/torch/": "trains a large model: `make table`",
     "examples/training.py": "`make run` trains it",
+    "tools/outcomes": "reads reports that `make outcomes` makes of all of tests/torch",
     "tools/answers": "makes pages of the documents anew",
     "tools/check/": "a rule of `make check`, which tools/check/run starts",
     "tools/coverage/run": "needs a build with counters: `make coverage`",
