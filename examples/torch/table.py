@@ -19,7 +19,7 @@ import time
 from typing import Any, NamedTuple, Optional
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
-from cenote.launch.progress import Progress  # noqa: E402  (needs the path above)
+from cenote.base.progress import Programs  # noqa: E402  (needs the path above)
 
 HERE = pathlib.Path(__file__).resolve().parent
 RESULTS = HERE.parents[1] / "bench" / "results"
@@ -116,7 +116,7 @@ def run(program: Program, setting: Setting, steps: Optional[int], lag: int = 0) 
 
 
 def run_all(programs: list[Program], settings: list[Setting], steps: Optional[int]) -> list[Run]:
-    progress = Progress(len(programs) * len(settings))
+    progress = Programs(len(programs) * len(settings))
     ends: dict[tuple[Program, Setting], concurrent.futures.Future[Run]] = {}
 
     def one(program: Program, setting: Setting) -> Run:

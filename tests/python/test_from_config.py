@@ -79,6 +79,7 @@ def test_it_needs_what_the_program_by_hand_needs(dry, tmp_path, how):
     asked = ["--serve"] if how == "serve" else ["--train", how]
     done, found = dry("--model", "model", *asked, "--batch", "4", "--seq", "128")
     assert done.returncode == 0 and "model: llama, by its config alone; " in done.stdout, done.stderr
+    assert "--- cenote dry-run llama.py: " in done.stdout and "/cenote-dry-" not in done.stdout, done.stdout
     (tmp_path / "hand.py").write_text(BY_HAND[how])
     done, by_hand = dry("hand.py")
     assert done.returncode == 0, done.stderr

@@ -1,6 +1,8 @@
-"""A progress bar: on a terminal one line of standard error that is rewritten; elsewhere nothing, or a new line every ten seconds."""
+"""How far work is, on standard error: on a terminal one line that is rewritten. `Bar`: of one piece of work; elsewhere nothing, or a new line every ten
+seconds. `Programs`: which of several run; elsewhere a line whenever one has ended."""
 import os
 import sys
+import threading
 import time
 
 WIDTH = 24  # of the bar
@@ -44,3 +46,39 @@ class Bar:
         if self.is_shown:
             sys.stderr.write("\r\033[K")
             sys.stderr.flush()
+
+
+class Programs:
+
+    def __init__(self, total: int) -> None:
+        self.total, self.done = total, 0
+        self.running: dict[str, float] = {}
+        self.lock = threading.Lock()
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.tick, daemon=True)
+        if sys.stderr.isatty():
+            self.thread.start()
+
+    def tick(self) -> None:
+        while not self.over.wait(0.5):
+            with self.lock:
+                now = ", ".join(f"{name} {time.monotonic() - since:.0f} s" for name, since in self.running.items())
+                print(f"\r\033[K{self.done}/{self.total} done; {now}"[: 4 + terminal_width()], end="", file=sys.stderr, flush=True)
+
+    def start(self, name: str) -> None:
+        with self.lock:
+            self.running[name] = time.monotonic()
+
+    def end(self, name: str, outcome: str) -> None:
+        with self.lock:
+            self.done += 1
+            seconds = time.monotonic() - self.running.pop(name)
+            clear = "\r\033[K" if sys.stderr.isatty() else ""
+            print(f"{clear}{self.done:2}/{self.total} {name}: {outcome}, {seconds:.0f} s", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        self.over.set()
+
+
+def terminal_width() -> int:
+    return os.get_terminal_size(sys.stderr.fileno()).columns - 1

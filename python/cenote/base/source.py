@@ -52,8 +52,13 @@ class Line(NamedTuple):
         return f"{shown(self.file)}:{self.number}" + (f": `{text if len(text) <= 100 else text[:97] + '...'}`" if text else "")
 
 
+KEPT = "cenote-dry-"  # begins the name of the temporary folder of a dry run, launch/keeper.py
+
+
 def shown(file: str) -> str:
-    """The path relative to the current folder if it is below that, else as it is."""
+    """The path relative to the current folder if it is below that, else as it is. Of a program that `cenote dry-run --model` has written the name."""
+    if os.path.basename(os.path.dirname(file)).startswith(KEPT):
+        return os.path.basename(file)
     here = os.getcwd() + os.sep
     return file[len(here):] if file.startswith(here) else file
 

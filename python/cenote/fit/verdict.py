@@ -10,7 +10,6 @@ from cenote.base import quantity, source
 from cenote.base.quantity import MIB, readable as size
 from cenote.fit import cards, for_now, generated, named, observed, replays, search_room
 from cenote.fit.outcome import Outcome
-from cenote.launch import keeper
 
 NAMED_LEAST = 8 * MIB  # smaller parts are not listed
 TIGHT = 20  # a verdict is tight if less than 1/20 of the card is left: bench/accuracy has programs that needed so much more on a card
@@ -149,7 +148,6 @@ def last_words(outcome: Outcome) -> list[str]:
 
 def headline(program: Sequence[str], outcome: Outcome, devices: int, card: str) -> str:
     name = " ".join(program[:2]) if program[0] == "-m" else program[1] if program[0] == "--" else program[0]
-    name = os.path.basename(name) if os.path.basename(os.path.dirname(name)).startswith(keeper.PREFIX) else name  # --model wrote it
     if outcome.world is not None:
         ran = sorted({int(report["rank"]) for report in outcome.reports})
         named = f"{plural(len(ran), 'rank')} ({', '.join(map(str, ran[:ROWS_MAX]))})" if len(ran) > 1 else f"rank {ran[0] if ran else '?'}"

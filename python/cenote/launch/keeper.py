@@ -19,9 +19,9 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Optional, Type
 
+from cenote.base import source
 from cenote.launch import processes
 
-PREFIX = "cenote-dry-"  # of the name of a folder
 LINE_MAX = 1 << 16  # bytes
 OVER, ENDED = b"over", b"ended"
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -32,7 +32,7 @@ class Keeper:
     leaves the rest to the keeper, as being killed does."""
 
     def __init__(self) -> None:
-        self.folder = os.path.join(os.path.realpath(tempfile.gettempdir()), f"{PREFIX}{secrets.token_hex(6)}")
+        self.folder = os.path.join(os.path.realpath(tempfile.gettempdir()), f"{source.KEPT}{secrets.token_hex(6)}")
         read, self.pipe = os.pipe()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
         self.pid = os.fork()

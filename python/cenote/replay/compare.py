@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, Optional, Sequence
 
 from cenote.base import outputs, quantity
 from cenote.base.mistake import Mistake
+from cenote.base.progress import Programs
 from cenote.launch import command_line, python
 from cenote.launch.command_line import Parser, split
-from cenote.launch.progress import Progress
 from cenote.launch.run import command_line as line_of
 from cenote.replay.report import COLORS
 
@@ -69,7 +69,7 @@ def run(allocator: str, sim: Optional[str], script: list[str], folder: str) -> R
 
 
 def run_all(sim: Optional[str], script: list[str]) -> list[Run]:
-    progress = Progress(len(ALLOCATORS))
+    progress = Programs(len(ALLOCATORS))
 
     def one(allocator: str) -> Run:
         progress.start(allocator)
