@@ -1,5 +1,8 @@
-"""How far work is, on standard error: on a terminal one line that is rewritten. `Bar`: of one piece of work; elsewhere nothing, or a new line every ten
-seconds. `Programs`: which of several run; elsewhere a line whenever one has ended."""
+"""How far work is, on standard error: on a terminal one line that is rewritten.
+
+`Bar`: of one piece of work; elsewhere nothing, or a new line every ten seconds. `Programs`: which of several run; elsewhere a line whenever one has
+ended.
+"""
 import os
 import sys
 import threading
