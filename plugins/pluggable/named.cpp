@@ -108,20 +108,16 @@ cenote_stream current_stream(int device)
     return handle(&stream);
 }
 
-/* PyTorch's pools hand out their streams in turn: plugins/torch/streams.cpp says why rounds go on until one brings nothing new. */
 std::set<cenote_stream> lasting_streams(int device)
 {
     static const auto take = named<StreamFromPool>("libc10_cuda.so", "_ZN3c104cuda17getStreamFromPoolEia");
     static const HandleOf handle = function_of_handles();
     std::set<cenote_stream> found;
-    for (int priority = 0; take && handle && priority < PRIORITIES; priority++) {
-        for (bool is_new = true; is_new;) {
-            Stream first = take(-priority, static_cast<int8_t>(device)), next = first;
-            is_new = found.insert(handle(&first)).second;
-            while (next = take(-priority, static_cast<int8_t>(device)), next.id != first.id)
-                is_new |= found.insert(handle(&next)).second;
-        }
-    }
+    for (int priority = 0; take && handle && priority < PRIORITIES; priority++)
+        add_pool(found, [=] {
+            Stream stream = take(-priority, static_cast<int8_t>(device));
+            return handle(&stream);
+        });
     return found;
 }
 

@@ -80,12 +80,6 @@ ENTRY void cenote_pluggable_init(int devices)
     }
 }
 
-static bool captures_are_announced()
-{
-    cenote_options options;
-    return cenote_options_default(&options) || options.announced;
-}
-
 /*
  * PyTorch's streams last as long as the program: a block waits only for the work that was there at its free, and with announced:0 cenote waits for a
  * graph that was replayed on any of them. PyTorch makes all of a device with the first, so they are declared before a stream of them is used.

@@ -5,6 +5,7 @@
 
 #include <cenote/cenote.h>
 
+#include <lasting.h>
 #include <lock.h>
 #include <routes.h>
 

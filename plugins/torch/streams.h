@@ -12,6 +12,8 @@
  */
 #pragma once
 
+#include "lasting.h"
+
 #include <c10/cuda/CUDAStream.h>
 
 #include <vector>
@@ -22,9 +24,6 @@ inline bool is_immortal(const c10::cuda::CUDAStream &stream)
 {
     return stream.id() & 1;
 }
-
-/* What the options of the pools say, which CENOTE_CONF may have changed. */
-bool captures_are_announced();
 
 /* All streams of PyTorch's pools on the device. They are made now, if no stream has been taken from a pool yet. Throws. */
 std::vector<cudaStream_t> streams_of_pools(c10::DeviceIndex device);
