@@ -12,7 +12,7 @@
  */
 #pragma once
 
-#include "lasting.h"
+#include <lasting.h> /* beside this file */
 
 #include <c10/cuda/CUDAStream.h>
 
