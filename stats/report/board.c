@@ -64,7 +64,7 @@ const char *board_head(void)
     struct out out = {text, sizeof text, 0};
     if (*text)
         return text;
-    out_print(&out, "version %d\nrows %u\nkept_steps %u\nwishes refresh=%d trim=%d snapshot=%d\n", CENOTE_VERSION, BOARD_ROWS, CENOTE_STEPS_KEPT,
+    out_print(&out, "version %d\nkept_rows %u\nkept_steps %u\nwishes refresh=%d trim=%d snapshot=%d\n", CENOTE_VERSION, BOARD_ROWS, CENOTE_STEPS_KEPT,
               BOARD_REFRESH, BOARD_TRIM, BOARD_SNAPSHOT);
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         out_print(&out, "%s %s %zu %zu\n", fields[i].what, fields[i].name, fields[i].at, fields[i].size);
