@@ -6,8 +6,8 @@
  *
  *     a reader sets `wished` ---> the next call that allocates, or ends a step, takes it ---> `answers` rises by two
  *
- * LOCKING: the pool's lock for the peaks; what an answer says belongs to the thread that has `answering`; the rest is constant while the pool is open.
- * Other processes write `wished`, `path`, and the peaks: their user is this one's, and whatever they write does no more than that user may.
+ * LOCKING: the pool's lock for the peaks; what an answer says belongs to the thread that has `answering`; the rest is constant while the pool
+ * is open. Other processes write `wished`, `path`, and the peaks: their user is this one's, and whatever they write does no more than that user may.
  */
 #ifndef CENOTE_STATS_ACCOUNT_BOARD_H
 #define CENOTE_STATS_ACCOUNT_BOARD_H

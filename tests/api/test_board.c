@@ -349,7 +349,10 @@ CASE(the_child_of_a_fork_changes_nothing)
     scene_close(&scene);
 }
 
-/* A program with abort:1 ends at its own mistakes, and its last message is about its own calls. The last case: from here on the process is one with abort:1. */
+/*
+ * A program with abort:1 ends at its own mistakes, and its last message is about its own calls. The last case: from here on the process is one with
+ * abort:1.
+ */
 CASE(what_cannot_be_granted_is_said_on_the_board_alone)
 {
     struct scene scene;

@@ -122,7 +122,7 @@ def read_head(raw: bytes) -> Optional[Head]:
     except (KeyError, ValueError, IndexError):
         return None
     fits = 0 < head.first <= HEAD_MAX and 0 < head.slot <= SLOT_MAX and 0 <= head.rows <= ROWS_MAX and 0 < head.kept_steps <= ROWS_MAX
-    return head if fits else None
+    return head if fits and all(field.at >= 0 and 0 <= field.size and field.at + field.size <= head.slot for field in fields) else None
 
 
 def row_of(name: str, raw: bytes, at: int) -> Row:

@@ -21,38 +21,42 @@ class Family(NamedTuple):
     text: str
 
 
-CARD = (Family("card_total_bytes", "gauge", "bytes", "memory of the card"), Family("card_used_bytes", "gauge", "bytes", "of it, used by all processes"),
-        Family("beside_bytes", "gauge", "bytes", "of what is used, what no pool of cenote holds"))
-MEMBER = (Family("allocated_bytes", "gauge", "bytes", "held by live blocks"), Family("requested_bytes", "gauge", "bytes", "asked for by live blocks"),
-          Family("reserved_bytes", "gauge", "bytes", "physical memory held from the driver"),
-          Family("cached_bytes", "gauge", "bytes", "reserved but not allocated"),
-          Family("asleep_bytes", "gauge", "bytes", "pages whose memory the driver has while their blocks sleep"),
-          Family("limit_bytes", "gauge", "bytes", "most that the pool may hold, where there is a limit"),
-          Family("peak_allocated_bytes", "gauge", "bytes", "highest allocated since metrics were written last"),
-          Family("peak_reserved_bytes", "gauge", "bytes", "highest reserved since metrics were written last"),
-          Family("blocks", "gauge", "", "live blocks"),
-          Family("steps", "counter", "", "steps of the program that are over"),
-          Family("waits", "counter", "", "times the host waited for the device"),
-          Family("pages_created", "counter", "", "pages and segments asked of the driver"),
-          Family("pages_moved", "counter", "", "free pages mapped at a second place"),
-          Family("out_of_memory", "counter", "", "allocations that failed for want of memory"),
-          Family("driver_seconds", "counter", "seconds", "time in calls of the driver, as of the last answer of the process"))
+CARD = (Family("cenote_card_total_bytes", "gauge", "bytes", "memory of the card"),
+        Family("cenote_card_used_bytes", "gauge", "bytes", "of it, used by all processes"),
+        Family("cenote_beside_bytes", "gauge", "bytes", "of what is used, what no pool of cenote holds"))
+MEMBER = (Family("cenote_allocated_bytes", "gauge", "bytes", "held by live blocks"),
+          Family("cenote_requested_bytes", "gauge", "bytes", "asked for by live blocks"),
+          Family("cenote_reserved_bytes", "gauge", "bytes", "physical memory held from the driver"),
+          Family("cenote_cached_bytes", "gauge", "bytes", "reserved but not allocated"),
+          Family("cenote_asleep_bytes", "gauge", "bytes", "pages whose memory the driver has while their blocks sleep"),
+          Family("cenote_limit_bytes", "gauge", "bytes", "most that the pool may hold, where there is a limit"),
+          Family("cenote_peak_allocated_bytes", "gauge", "bytes", "highest allocated since metrics were written last"),
+          Family("cenote_peak_reserved_bytes", "gauge", "bytes", "highest reserved since metrics were written last"),
+          Family("cenote_blocks", "gauge", "", "live blocks"),
+          Family("cenote_steps_total", "counter", "", "steps of the program that are over"),
+          Family("cenote_waits_total", "counter", "", "times the host waited for the device"),
+          Family("cenote_pages_created_total", "counter", "", "pages and segments asked of the driver"),
+          Family("cenote_pages_moved_total", "counter", "", "free pages mapped at a second place"),
+          Family("cenote_out_of_memory_total", "counter", "", "allocations that failed for want of memory"),
+          Family("cenote_driver_seconds_total", "counter", "seconds", "time in calls of the driver, as of the last answer of the process"))
 
 
-def card_values(card: Card) -> dict[str, Optional[int]]:
+def card_values(card: Card) -> dict[str, Optional[float]]:
     beside = None if card.used is None else max(0, card.used - card.reserved)
-    return {"card_total_bytes": card.total or None, "card_used_bytes": card.used, "beside_bytes": beside}
+    return {"cenote_card_total_bytes": card.total or None, "cenote_card_used_bytes": card.used, "cenote_beside_bytes": beside}
 
 
 def member_values(member: Member) -> dict[str, Optional[float]]:
     answered = any(pool.numbers.get("answers") for pool in member.pools)
     driver = max((pool.figures.get("driver_ns", 0) for pool in member.pools), default=0) / 1e9  # of the process, so each pool says the same
-    current = {f"{name}_bytes": float(member.current(name)) for name in ("allocated", "requested", "reserved")}
-    peak = {f"peak_{name}_bytes": float(max(member.number(f"peak_{name}"), member.current(name))) for name in ("allocated", "reserved")}
-    return {**current, "cached_bytes": member.cached, "asleep_bytes": member.number("asleep"), "limit_bytes": member.number("limit") or None, **peak,
-            "blocks": member.current("blocks"), "steps": member.number("steps"), "waits": member.number("waits"),
-            "pages_created": member.number("pages_created"), "pages_moved": member.number("pages_harvested"), "out_of_memory": member.number("ooms"),
-            "driver_seconds": driver if answered else None}
+    return {"cenote_allocated_bytes": member.current("allocated"), "cenote_requested_bytes": member.current("requested"),
+            "cenote_reserved_bytes": member.current("reserved"), "cenote_cached_bytes": member.cached, "cenote_asleep_bytes": member.number("asleep"),
+            "cenote_limit_bytes": member.number("limit") or None,
+            "cenote_peak_allocated_bytes": max(member.number("peak_allocated"), member.current("allocated")),
+            "cenote_peak_reserved_bytes": max(member.number("peak_reserved"), member.current("reserved")),
+            "cenote_blocks": member.current("blocks"), "cenote_steps_total": member.number("steps"), "cenote_waits_total": member.number("waits"),
+            "cenote_pages_created_total": member.number("pages_created"), "cenote_pages_moved_total": member.number("pages_harvested"),
+            "cenote_out_of_memory_total": member.number("ooms"), "cenote_driver_seconds_total": driver if answered else None}
 
 
 def escaped(text: str) -> str:
@@ -69,14 +73,12 @@ def labels(card: Card, member: Optional[Member] = None) -> str:
 def family_lines(family: Family, samples: list[tuple[str, float]], open_metrics: bool) -> Iterator[str]:
     if not samples:
         return
-    name = f"cenote_{family.name}"
-    total = f"{name}_total" if family.kind == "counter" else name
-    shown = name if open_metrics else total
+    shown = family.name.removesuffix("_total") if open_metrics else family.name
     yield f"# HELP {shown} {family.text}"
     yield f"# TYPE {shown} {family.kind}"
     if open_metrics and family.unit:
         yield f"# UNIT {shown} {family.unit}"
-    yield from (f"{total}{at} {value:.17g}" for at, value in samples)
+    yield from (f"{family.name}{at} {value:.17g}" for at, value in samples)
 
 
 def text(moment: Moment, open_metrics: bool) -> str:
@@ -88,5 +90,6 @@ def text(moment: Moment, open_metrics: bool) -> str:
     for family in MEMBER:
         known = [(labels(card, member), float(figure)) for card, member, values in every if (figure := values[family.name]) is not None]
         found += family_lines(family, known, open_metrics)
-    found += family_lines(Family("build_info", "gauge", "", "the version of cenote that reads"), [(f'{{version="{escaped(version())}"}}', 1)], False)
+    build = Family("cenote_build_info", "gauge", "", "the version of cenote that reads")
+    found += family_lines(build, [(f'{{version="{escaped(version())}"}}', 1)], open_metrics)
     return "\n".join(found + (["# EOF"] if open_metrics else [])) + "\n"

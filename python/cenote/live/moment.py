@@ -182,11 +182,12 @@ class Watcher:
         return self.persons[pid]
 
     def pools(self) -> list[boards.Pool]:
+        """Those that have held anything: PyTorch has a pool for each card that it sees."""
         if time.monotonic() - self.looked >= self.LOOK_EVERY:
             self.looked = time.monotonic()
             self.places = set(boards.find())
             self.persons = {pid: person for pid, person in self.persons.items() if os.path.exists(f"/proc/{pid}")}
-        return [pool for place in self.places for pool in boards.read(place)]
+        return [pool for place in self.places for pool in boards.read(place) if pool.peak("reserved") or pool.peak("allocated")]
 
     def take(self) -> Moment:
         by_card: dict[str, dict[int, list[boards.Pool]]] = {}

@@ -1,4 +1,4 @@
-"""The screen of `cenote top` as lines of text, for a terminal of any width from 60 columns on. Draws, and knows neither keys nor terminals.
+"""The screen of `cenote top` as lines of text, for a terminal of any width. Draws, and knows neither keys nor terminals.
 
 A line is a list of pieces, each with a style: the terminal shows styles as colours, a file does not have them.
 """
@@ -13,7 +13,6 @@ from cenote.live.boards import Row
 from cenote.live.moment import Card, Member, Moment, Other
 
 PLAIN, BOLD, DIM, USED, CACHED, ASLEEP, BESIDE, BAD, CHOSEN = "plain bold dim used cached asleep beside bad chosen".split()
-NARROWEST = 60
 SPARKS = " ▁▂▃▄▅▆▇█"
 KEPT = 240  # moments of a history
 ROWS = 8  # of a list in the view of one process
@@ -29,6 +28,9 @@ class History(NamedTuple):
     """What a process held, newest last."""
 
     reserved: "deque[int]"
+
+
+Histories = dict[tuple[str, int], History]  # by card and process
 
 
 class State(NamedTuple):
@@ -73,7 +75,7 @@ def bar(card: Card, width: int) -> Line:
 
 def card_lines(card: Card, width: int) -> Iterator[Line]:
     used = card.used if card.used is not None else card.reserved
-    name = f"GPU {card.number}" if card.number is not None else "GPU"
+    name = f"GPU {card.number}" if card.number is not None else f"GPU {card.key.split(' ')[-1].removeprefix('0000:')}"
     end = f" {size(used)} of {size(card.total)}" + ("" if card.used is not None else " (without contexts)")
     label = cut(f"{name} {card.name or card.key}", max(12, width - len(end) - 22))
     yield [(label + " ", BOLD), *bar(card, max(10, width - len(label) - len(end) - 3)), (end, PLAIN)]
@@ -100,7 +102,7 @@ def member_line(member: Member, history: Optional[History], width: int, peaks: b
 
 def other_line(other: Other, width: int) -> Line:
     text = f"{other.person.pid:>8} {'':>4} {size(other.held):>10} {'':>10} {'':>10} {'':>7} "
-    return [(text + cut(f"{other.person.command} (without cenote, {other.person.user})", width - len(text)), DIM)]
+    return [(cut(f"{text}{other.person.user}, without cenote: {other.person.command}", width), DIM)]
 
 
 def row_lines(title: str, rows: Iterable[Row], width: int, whole: int) -> Iterator[Line]:
@@ -118,9 +120,10 @@ def row_lines(title: str, rows: Iterable[Row], width: int, whole: int) -> Iterat
 
 def detail_lines(card: Card, member: Member, history: Optional[History], width: int) -> Iterator[Line]:
     """One process: everything that its board says."""
-    yield [(cut(f"{member.person.pid} {member.person.command}", width), BOLD)]
-    yield [(cut(f"  {member.user_of_memory or 'cenote'} of {member.person.user} on {card.name or card.key}, {member.pools[0].texts.get('provider', '')}"
-                + (f", rank {member.rank}" if member.rank else ""), width), DIM)]
+    yield [(f"{member.person.pid} {member.person.command}", BOLD)]
+    rank = f", rank {member.rank}" if member.rank else ""
+    provider = member.pools[0].texts.get("provider", "")
+    yield [(f"  {member.user_of_memory or 'cenote'} of {member.person.user} on {card.name or card.key}, {provider}{rank}", DIM)]
     if history:
         yield [("  held  ", PLAIN), (spark(history.reserved, min(KEPT, width - 30), max(history.reserved)), USED),
                (f" {size(member.current('reserved'))}", PLAIN)]
@@ -128,12 +131,12 @@ def detail_lines(card: Card, member: Member, history: Optional[History], width: 
     limit = sum(pool.numbers.get("limit", 0) for pool in member.pools)
     known = [("live", allocated), ("cached", member.cached), ("asleep", member.number("asleep")), ("peak live", member.peak("allocated")),
              ("peak held", member.peak("reserved")), ("limit", limit)]
-    yield [(cut("  " + ", ".join(f"{name} {size(value)}" for name, value in known if value), width), PLAIN)]
+    yield [("  " + ", ".join(f"{name} {size(value)}" for name, value in known if value), PLAIN)]
     driver = sum(pool.figures.get("driver_ns", 0) for pool in member.pools[:1]) / 1e9
     counts = [("waits", "waits"), ("pages made", "pages_created"), ("pages moved", "pages_harvested"), ("out of memory", "ooms")]
-    yield [(cut("  " + ", ".join(f"{member.number(name)} {label}" for label, name in counts) + f", {driver:.2f} s in the driver", width), PLAIN)]
+    yield [("  " + ", ".join(f"{member.number(name)} {label}" for label, name in counts) + f", {driver:.2f} s in the driver", PLAIN)]
     if member.held is not None:
-        yield [(cut(f"  beside cenote (context, libraries): {size(max(0, member.held - member.current('reserved')))}", width), PLAIN)]
+        yield [(f"  beside cenote (context, libraries): {size(max(0, member.held - member.current('reserved')))}", PLAIN)]
     growth = member.growth
     if growth:
         yield [(f"  each of the last steps left more: {size(int(growth))} a step", BAD)]
@@ -143,7 +146,7 @@ def detail_lines(card: Card, member: Member, history: Optional[History], width: 
         yield from row_lines(title, rows, width, allocated)
 
 
-def empty_lines(moment: Moment) -> Iterator[Line]:
+def empty_lines() -> Iterator[Line]:
     yield [("No process that this user may look at has a pool of cenote.", PLAIN)]
     yield [("Start one:  CENOTE=on python train.py", DIM)]
     yield [("       or:  cenote run --sim 80GiB --allocator cenote train.py", DIM)]
@@ -154,35 +157,57 @@ def key_lines() -> Iterator[Line]:
         yield [(f"  {keys:<12}", BOLD), (what, PLAIN)]
 
 
-def lines(moment: Moment, histories: dict[tuple[str, int], History], state: State, width: int) -> list[Line]:
-    width = max(NARROWEST, width)
-    every = members(moment)
-    beside = sum(len(card.others) for card in moment.cards)
-    counted = f"{len(moment.cards)} GPUs, {len(every)} processes" + (f", {beside} without cenote" if beside else "")
-    clock = time.strftime("%H:%M:%S", time.localtime(moment.at))
-    found: list[Line] = [[("cenote top ", BOLD), (f"{clock}  {counted}", PLAIN), ("   q ends, h: keys", DIM)]]
-    if state.said:
-        found.append([(cut(state.said, width), BOLD)])
-    if state.helps:
-        return found + list(key_lines())
-    if state.opened and every:
-        card, member = every[min(state.chosen, len(every) - 1)]
-        return found + list(detail_lines(card, member, histories.get((card.key, member.person.pid)), width))
-    if not every:
-        found += list(empty_lines(moment))
-    number = 0
-    for card in moment.cards:
-        found += [[], *card_lines(card, width)]
-        if card.members or card.others:
-            found.append([((PEAKS if state.peaks else COLUMNS) + "COMMAND", DIM)])
-        for member in card.members:
-            found.append(member_line(member, histories.get((card.key, member.person.pid)), width, state.peaks, number == state.chosen))
-            number += 1
-        found += [other_line(other, width) for other in card.others]
+def fitted(line: Line, width: int) -> Line:
+    """What does not fit a terminal of that width is left out."""
+    found: Line = []
+    for text, style in line:
+        found.append((text[:width], style))
+        width -= len(found[-1][0])
     return found
 
 
-def remember(histories: dict[tuple[str, int], History], moment: Moment) -> None:
+def many(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}es" if what.endswith("s") else f"{count} {what}s"
+
+
+def listing(moment: Moment, histories: Histories, state: State, width: int) -> Iterator[Line]:
+    """All cards, and under each the processes that hold memory of it."""
+    number = 0
+    for card in moment.cards:
+        yield []
+        yield from card_lines(card, width)
+        if card.members or card.others:
+            yield [((PEAKS if state.peaks else COLUMNS) + "COMMAND", DIM)]
+        for member in card.members:
+            yield member_line(member, histories.get((card.key, member.person.pid)), width, state.peaks, number == state.chosen)
+            number += 1
+        yield from (other_line(other, width) for other in card.others)
+
+
+def title(moment: Moment) -> Line:
+    beside = sum(len(card.others) for card in moment.cards)
+    counted = f"{many(len(moment.cards), 'GPU')}, {many(len(members(moment)), 'process')}" + (f", {beside} without cenote" if beside else "")
+    clock = time.strftime("%H:%M:%S", time.localtime(moment.at))
+    return [("cenote top ", BOLD), (f"{clock}  {counted}", PLAIN), ("   q ends, h: keys", DIM)]
+
+
+def lines(moment: Moment, histories: Histories, state: State, width: int) -> list[Line]:
+    every = members(moment)
+    found = [title(moment)]
+    if state.said:
+        found.append([(state.said, BOLD)])
+    if state.helps:
+        found += key_lines()
+    elif state.opened and every:
+        card, member = every[min(state.chosen, len(every) - 1)]
+        found += detail_lines(card, member, histories.get((card.key, member.person.pid)), width)
+    else:
+        found += [] if every else empty_lines()
+        found += listing(moment, histories, state, width)
+    return [fitted(line, width) for line in found]
+
+
+def remember(histories: Histories, moment: Moment) -> None:
     for card, member in members(moment):
         history = histories.setdefault((card.key, member.person.pid), History(deque(maxlen=KEPT)))
         history.reserved.append(member.current("reserved"))

@@ -55,7 +55,7 @@ class Terminal:
     def __init__(self, window: "curses.window", watcher: Watcher, every: float) -> None:
         self.window, self.watcher, self.every = window, watcher, every
         self.state = State()
-        self.histories: dict[tuple[str, int], screen.History] = {}
+        self.histories: screen.Histories = {}
         self.asked: Optional[Asked] = None
         self.colours = dict(ATTRIBUTES)
         self.moment = self.take()
