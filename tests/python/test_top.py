@@ -16,7 +16,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as plain_families
 
 from cenote.live import boards, metrics, moment, screen
-from conftest import CENOTE, SECONDS
+from conftest import CENOTE, ROOT, SECONDS
 
 MIB = 1 << 20
 
@@ -438,3 +438,17 @@ def test_the_structure_of_nvml_is_as_its_own_package_has_it():
     assert ctypes.sizeof(nvml.Process) == ctypes.sizeof(pynvml.c_nvmlProcessInfo_v3_t)
     assert ctypes.sizeof(nvml.Bus) == ctypes.sizeof(pynvml.nvmlPciInfo_t)
     assert nvml.bus_of("0000:1B:00.0") == (0, 0x1b, 0) and nvml.bus_of("?") is None
+
+
+def test_the_board_of_grafana_shows_metrics_that_there_are():
+    """By the models that Grafana makes of its own schema."""
+    dashboard = pytest.importorskip("grafana_foundation_sdk.models.dashboard")
+    text = (ROOT / "examples/grafana.json").read_text()
+    board = dashboard.Dashboard.from_json(json.loads(text))
+    assert board.title and len(board.panels) == 8
+    known = {family.name for family in (*metrics.CARD, *metrics.MEMBER)}
+    shown = set(re.findall(r"cenote_\w+", text)) - {"cenote"}
+    assert shown <= known and {"cenote_reserved_bytes", "cenote_out_of_memory_total"} <= shown
+    taken = [(place["x"], place["y"], place["w"], place["h"]) for place in (panel["gridPos"] for panel in json.loads(text)["panels"])]
+    cells = [(x + i, y + j) for x, y, w, h in taken for i in range(w) for j in range(h)]
+    assert len(cells) == len(set(cells)) and max(x for x, _ in cells) < 24
