@@ -275,6 +275,12 @@ public:
 
     int device() const noexcept { return cenote_pool_device(pool_); }
     int provider() const noexcept { return cenote_pool_provider(pool_); }
+    cenote_budget budget() const
+    {
+        cenote_budget found;
+        check(cenote_pool_budget(pool_, &found));
+        return found;
+    }
     void set_limit(std::uint64_t bytes) const { check(cenote_pool_set_limit(pool_, bytes)); }
     void set_trim_above(double part) const { check(cenote_pool_set_trim_above(pool_, part)); }
     void grant(int other_device) const { check(cenote_pool_grant(pool_, other_device)); }

@@ -30,6 +30,7 @@ static void call_pools(struct scenery *s, cenote_group *group)
 {
     cenote_pool *pool = s->scene.pool, *other;
     cenote_stats stats;
+    cenote_budget budget;
     size_t count;
     uint64_t bytes;
     ASK(cenote_pool_create(0, NULL, &other));
@@ -39,6 +40,7 @@ static void call_pools(struct scenery *s, cenote_group *group)
     ASK(cenote_pool_set_limit(pool, 0));
     ASK(cenote_pool_set_trim_above(pool, 0.5));
     ASK(cenote_pool_grant(pool, 0));
+    ASK(cenote_pool_budget(pool, &budget));
     ASK(cenote_pool_on_shortage(pool, NULL, NULL));
     ASK(cenote_pool_watch(pool, NULL, NULL));
     ASK(cenote_pool_stats(pool, &stats));
