@@ -265,6 +265,27 @@ CENOTE_API int cenote_alloc(cenote_pool *pool, size_t bytes, cenote_stream strea
 CENOTE_API int cenote_alloc_aligned(cenote_pool *pool, size_t bytes, size_t alignment, cenote_stream stream, void **block);
 
 /*
+ * The calling thread does not wait: not for the device, not for a thread that changes mappings, and no shortage function and no source is called.
+ * What is there or can be had from the driver is given; else the call is CENOTE_OUT_OF_MEMORY, without the explanation, or CENOTE_BUSY while
+ * another thread has the turn to change mappings. No stream is made to wait, either.
+ */
+#define CENOTE_NO_WAIT 1u
+
+/* What cenote_alloc_with asks for. Begin with zeros: they are cenote_alloc. */
+typedef struct cenote_request {
+    size_t        bytes;
+    size_t        alignment;  /* 0: 512 */
+    cenote_group *group;      /* NULL: none */
+    cenote_stream stream;
+    uint32_t      flags;      /* CENOTE_NO_WAIT */
+    uint32_t      unused;     /* 0 */
+} cenote_request;
+
+/* All that a block can be asked for in one call. */
+CENOTE_API int cenote_alloc_with(cenote_pool *pool, const cenote_request *request, void **block, size_t size);
+#define cenote_alloc_with(...) cenote_alloc_with(__VA_ARGS__, sizeof(cenote_request))
+
+/*
  * Gives a block back in the order of the stream it was allocated on. Work already put on that stream, and on the streams named by
  * cenote_use, may still use it; later work must not. Never fails for want of anything: errors are misuse, and then nothing happened.
  */

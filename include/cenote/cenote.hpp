@@ -273,6 +273,15 @@ public:
         return code;
     }
 
+    [[nodiscard]] int try_alloc(const cenote_request &request, block &taken) const noexcept
+    {
+        void *at = nullptr;
+        int code = cenote_alloc_with(pool_, &request, &at);
+        if (code == CENOTE_OK)
+            taken = block(at);
+        return code;
+    }
+
     int device() const noexcept { return cenote_pool_device(pool_); }
     int provider() const noexcept { return cenote_pool_provider(pool_); }
     cenote_budget budget() const

@@ -34,6 +34,7 @@ struct givens {
     cenote_options  options;
     cenote_stats    stats;
     cenote_budget   budget;
+    cenote_request  request;
     cenote_share    share;
     cenote_row      row;
     cenote_piece    piece;
@@ -80,6 +81,9 @@ INVALID(NO_POOL, cenote_alloc(NULL, 512, g.stream, &g.block))
 INVALID("the last argument is NULL", cenote_alloc(g.pool, 512, g.stream, NULL))
 INVALID("the last argument is NULL", cenote_alloc(g.pool, 0, g.stream, NULL))
 INVALID(NO_POOL, cenote_alloc_aligned(NULL, 512, 512, g.stream, &g.block))
+INVALID(NO_POOL, cenote_alloc_with(NULL, &g.request, &g.block))
+INVALID("there is no cenote_request", cenote_alloc_with(g.pool, NULL, &g.block))
+INVALID("the last argument is NULL", cenote_alloc_with(g.pool, &g.request, NULL))
 INVALID("the last argument is NULL", cenote_alloc_aligned(g.pool, 512, 512, g.stream, NULL))
 RIGHT(CENOTE_OK, cenote_free(NULL))
 RIGHT(CENOTE_OK, cenote_free_sized(NULL, 0))
@@ -182,6 +186,9 @@ INVALID(NO_SIZE, (cenote_pool_create)(0, &g.options, &g.made, BAD(3)))
 INVALID(NO_SIZE, (cenote_pool_create_in)(s->scene.context, &g.options, &g.made, BAD(WORD)))
 INVALID(NO_SIZE, (cenote_find)(s->live[0].at, &g.found, BAD(WORD)))
 INVALID(NO_SIZE, (cenote_group_create)(g.pool, "x", 0, &(cenote_source){0}, &g.next, BAD(WORD)))
+INVALID(NO_SIZE, (cenote_alloc_with)(g.pool, &g.request, &g.block, BAD(3)))
+INVALID("CENOTE_NO_WAIT or 0, not 0x8", cenote_alloc_with(g.pool, (&(cenote_request){.bytes = 512, .stream = g.stream, .flags = 8}), &g.block))
+INVALID("power of two", cenote_alloc_with(g.pool, (&(cenote_request){.bytes = 512, .stream = g.stream, .alignment = 3}), &g.block))
 INVALID(NO_SIZE, (cenote_pool_budget)(g.pool, &g.budget, BAD(3)))
 INVALID(NO_SIZE, (cenote_pool_stats)(g.pool, &g.stats, BAD(3)))
 INVALID(NO_SIZE, (cenote_stats_text)(&g.stats, g.text, sizeof g.text, BAD(3)) ? -1 : CENOTE_INVALID)

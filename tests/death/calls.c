@@ -76,6 +76,7 @@ static void call_blocks(struct scenery *s, cenote_group *group)
     void *block;
     ASK(cenote_alloc(pool, 512, stream, &block));
     ASK(cenote_alloc_aligned(pool, 512, 512, stream, &block));
+    ASK(cenote_alloc_with(pool, (&(cenote_request){.bytes = 512, .stream = stream}), &block));
     ASK(cenote_alloc_at(pool, NULL, at, 512, stream));
     ASK(cenote_free(at));
     ASK(cenote_free_sized(at, s->live[0].bytes));
