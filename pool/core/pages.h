@@ -181,7 +181,7 @@ struct pages_sums {
     uint64_t harvestable, in_flight;        /* bytes of free pages: complete; in flight */
     uint64_t pinned;                        /* and of those that may not move though of no private arena */
 };
-uint64_t pages_free(const struct pages *s, const struct region *r, uint64_t *stays);
+uint64_t pages_free(const struct pages *s, const struct region *r, uint64_t *stays, uint64_t *done);
 void pages_sum_slots(struct pages *s, const struct region *r, uint32_t from, uint32_t to, struct pages_sums *sums);
 void pages_sum_spares(const struct pages *s, struct pages_sums *sums);
 
