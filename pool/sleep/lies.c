@@ -64,7 +64,8 @@ static enum lies items_lie(const struct sleepers *s, const struct slab *slab, co
     return lies;
 }
 
-enum lies lies_there(const struct sleepers *s, uint32_t page, struct slot_ref at)
+/* LOCKING: the pool's lock; `seen` says how much there was to look at. */
+enum lies lies_there(struct sleepers *s, uint32_t page, struct slot_ref at)
 {
     cenote_pool *pool = s->pool;
     const struct region *r = region_of(&pool->store.pages, at.region);
@@ -72,6 +73,7 @@ enum lies lies_there(const struct sleepers *s, uint32_t page, struct slot_ref at
     enum lies lies = LIES_NOTHING;
     for (const struct block *b; lies != LIES_MIXED && (b = under_next(pool, &under));) {
         uint32_t slab = b->state == BLOCK_SLAB ? slab_at_address(r, b->at) : 0;
+        s->seen += slab ? slab_of(&pool->store.slabs, slab)->items : 1;
         bool is_live = b->state == BLOCK_LIVE &&
                        block_of(&pool->store.blocks, index_find(&pool->store.by_address, b->at)) == b;
         lies = both(lies, slab    ? items_lie(s, slab_of(&pool->store.slabs, slab), &under)

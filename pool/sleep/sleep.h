@@ -24,6 +24,7 @@ struct sleepers {
     cenote_sleep    what;           /* what it names, and what was done so far */
     struct index    names;          /* its blocks, if `what` has a list */
     uint32_t        region, slot;   /* where the walk over all slots of the pool is */
+    uint32_t        seen;           /* blocks and items that it looked at under a slot */
     struct sleeper *list;
     uint32_t        count, most;
     uint64_t        began_ns;
@@ -47,6 +48,6 @@ const struct block *under_next(cenote_pool *pool, struct under *u);
 uint64_t            under_bytes(const struct under *u, const struct block *b, uint64_t *from);
 
 enum lies { LIES_NOTHING, LIES_NAMED, LIES_MIXED /* named blocks, and what bars sleep */, LIES_OTHER };
-enum lies lies_there(const struct sleepers *s, uint32_t page, struct slot_ref at);
+enum lies lies_there(struct sleepers *s, uint32_t page, struct slot_ref at);
 
 #endif

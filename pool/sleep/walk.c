@@ -23,6 +23,16 @@ static bool is_of(const struct sleepers *s, const struct region *r)
     return !region_is_segment(r) && (!s->what.group || (a->group && group_of(s->pool, a->group) == s->what.group));
 }
 
+#define SEEN_A_UNIT 8u  /* of work, see look.c */
+
+/* LOCKING: the pool's lock. */
+static uint32_t work_of_slot(struct sleepers *s)
+{
+    uint32_t work = 1 + s->seen / SEEN_A_UNIT;
+    s->seen = 0;
+    return work;
+}
+
 /* The next slot that is taken; region 0: there is none. `takes` changes what it takes, under the pool's lock. */
 static struct slot_ref next(struct sleepers *s, sleepers_takes *takes)
 {
@@ -33,7 +43,7 @@ static struct slot_ref next(struct sleepers *s, sleepers_takes *takes)
     for (; !found.region && s->region < pages->regions.used;
          s->region += !found.region, s->slot = found.region ? s->slot : 0) {
         struct region *r = region_of(pages, s->region);
-        for (; r && is_of(s, r) && !found.region && s->slot < r->slots; look_goes_on(&look, 1)) {
+        for (; r && is_of(s, r) && !found.region && s->slot < r->slots; look_goes_on(&look, work_of_slot(s))) {
             uint32_t slot = s->slot;
             s->slot += region_span(r, slot);
             if (r->page[slot] && takes(s, r, slot))
