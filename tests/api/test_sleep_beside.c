@@ -4,8 +4,10 @@
  */
 #include <cenote/share.h>
 
+#include "base/lock.h"
 #include "tests/api/copies.h"
 #include "tests/api/sleeps.h"
+#include "tests/rounds.h"
 
 /* ---------------------------------------------------------------------------------------------------------- what is kept */
 
@@ -106,6 +108,40 @@ CASE(no_export_while_a_pause_is_under_way)
     DONE(resume_of(scene.pool, NULL, NULL));
     held_give(&at_hand);
     scene_close(&scene);
+}
+
+#define SLEEPERS 48
+
+static struct held sleeping[SLEEPERS];
+static atomic_bool is_over;
+
+static void *free_sleepers(void *unused)
+{
+    for (int i = 0; i < SLEEPERS; i++)
+        DONE(cenote_free(sleeping[i].at));
+    atomic_store(&is_over, true);
+    return unused;
+}
+
+/* A check that pauses raises no alarm because what slept when it began has gone meanwhile: pages go with the pool's lock alone then. */
+CASE(no_false_alarm_beside_frees_asleep)
+{
+    lock_set_portions(1);
+    for (int round = 0; round < rounds(10); round++) {
+        struct scene scene;
+        pthread_t thread;
+        scene_open(&scene, 2 * SLEEPERS * MIB);
+        for (int i = 0; i < SLEEPERS; i++)
+            REQUIRE(held_take(&sleeping[i], scene.pool, 2 * MIB, scene.stream[A]));
+        DONE(pause_of(scene.pool, NULL, CENOTE_DISCARD_ALL, NULL));
+        atomic_store(&is_over, false);
+        DONE(pthread_create(&thread, NULL, free_sleepers, NULL));
+        while (!atomic_load(&is_over))
+            DONE(cenote_pool_check(scene.pool));
+        DONE(pthread_join(thread, NULL));
+        scene_close(&scene);
+    }
+    lock_set_portions(0);
 }
 
 /* ------------------------------------------------------------------------------------------------------- addresses that sleep */
