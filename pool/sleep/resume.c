@@ -30,8 +30,7 @@ static bool sleeps(struct sleepers *s, const struct region *r, uint32_t slot)
 {
     struct pages *pages = &s->pool->store.pages;
     const struct page *p = page_of(pages, r->page[slot]);
-    bool is_home = p->owner.region ? slot_ref_is(p->owner, r->number, slot) : slot_ref_is(p->home, r->number, slot);
-    if (p->wakefulness != ASLEEP || !is_home)
+    if (p->wakefulness != ASLEEP || !slot_ref_is(slot_of_sleep(pages, p), r->number, slot))
         return false;
     enum lies lies = s->what.blocks ? lies_there(s, r->page[slot], (struct slot_ref){r->number, slot}) : LIES_NAMED;
     if (lies != LIES_NAMED && lies != LIES_MIXED)

@@ -39,6 +39,7 @@ int  sleepers_end(struct sleepers *s, int error, cenote_sleep *sleep, size_t siz
 void sleepers_pool_ends(cenote_pool *pool);
 
 /* --- lies.c: what lies on a page. LOCKING: the pool's lock */
+struct slot_ref slot_of_sleep(const struct pages *s, const struct page *p);
 struct under {
     uint64_t at, end;               /* the page */
     uint32_t piece;                 /* the next that lies there; 0: there is none */

@@ -91,7 +91,7 @@ int sleepers_gather(struct sleepers *s, sleepers_takes *takes)
 void sleepers_slabs(cenote_pool *pool, uint32_t page, void (*each)(struct slabs *s, uint32_t slab))
 {
     const struct page *p = page_of(&pool->store.pages, page);
-    struct slot_ref at = p->owner.region ? p->owner : p->home;
+    struct slot_ref at = slot_of_sleep(&pool->store.pages, p);
     const struct region *r = region_of(&pool->store.pages, at.region);
     uint64_t from = region_slot_at(r, at.slot), to = from + p->bytes;
     uint32_t before = 0;

@@ -144,6 +144,41 @@ CASE(no_false_alarm_beside_frees_asleep)
     lock_set_portions(0);
 }
 
+/* A block that was allocated outside of all groups lies in memory that a group has lent: it does not sleep with the group, but with the pool. */
+CASE(what_a_group_has_lent_is_not_its_own)
+{
+    static const size_t bytes[] = {300, 3 * MIB};
+    for (int i = 0; i < 2; i++) {
+        struct scene scene;
+        struct held all, own, lent;
+        cenote_group *group;
+        cenote_sleep slept;
+        void *block;
+        scene_open(&scene, CARD);
+        DONE(cenote_group_create(scene.pool, "lends", CENOTE_GROUP_LEND | CENOTE_GROUP_PRIVATE, NULL, &group));
+        DONE(cenote_group_alloc(group, MIB, 1, scene.stream[A], &block));
+        own = held_of(block, MIB, scene.stream[A]);
+        DONE(cenote_group_alloc(group, 7 * MIB, 1, scene.stream[A], &block));
+        DONE(cenote_free(block));
+        REQUIRE(held_take(&all, scene.pool, CARD - 8 * MIB, scene.stream[B]));
+        REQUIRE(held_take(&lent, scene.pool, bytes[i], scene.stream[A]));
+        DONE(pause_of(scene.pool, group, CENOTE_KEEP, &slept));
+        held_expect(&lent, scene.stream[A]);
+        held_expect(&own, scene.stream[A]); /* its page has both */
+        EXPECT(slept.awake >= 2 * MIB);
+        DONE(cuCtxSynchronize());
+        EXPECT_EQ(sim_mismatches(), 0);
+        DONE(cenote_free(all.at));
+        DONE(pause_of(scene.pool, NULL, CENOTE_KEEP, &slept));
+        EXPECT_EQ(slept.awake, 0);
+        DONE(resume_of(scene.pool, NULL, NULL));
+        held_give(&lent);
+        held_give(&own);
+        DONE(cenote_group_destroy(group));
+        scene_close(&scene);
+    }
+}
+
 /* ------------------------------------------------------------------------------------------------------- addresses that sleep */
 
 /* Free memory beside blocks that sleep is not there to be had by its address, and no wait for the device brings it. */

@@ -223,4 +223,42 @@ CASE(a_pause_waits_for_both_stages_of_an_earlier_one)
     scene_close(&scene);
 }
 
+/* As a replay does that has the memory to itself. */
+static void write_there(const struct held *held)
+{
+    held_launch(held, sim_launch_fill, held->stream);
+    held_launch(held, sim_launch_expect, held->stream);
+    DONE(cuCtxSynchronize());
+}
+
+/* The pages of a graph came from another arena, which maps them still, and maps them first. They sleep and wake with the group all the same. */
+CASE(pages_of_a_graph_that_came_from_elsewhere)
+{
+    struct held held;
+    cenote_group *group;
+    cenote_sleep slept;
+    void *block;
+    scene_open(&scene, CARD);
+    REQUIRE(held_take(&held, scene.pool, CARD - 4 * MIB, scene.stream[A]));
+    held_give(&held);
+    DONE(cenote_pool_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT));
+    DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
+    DONE(cenote_group_alloc(group, 20 * MIB, 512, scene.stream[B], &block));
+    held = held_of(block, 20 * MIB, scene.stream[B]);
+    EXPECT_EQ(scene_stats(scene.pool).pages_harvested, 10);
+    DONE(pause_of(scene.pool, group, CENOTE_KEEP, NULL));
+    DONE(cenote_free(block)); /* asleep */
+    DONE(resume_of(scene.pool, group, NULL));
+    write_there(&held);
+    DONE(pause_of(scene.pool, group, CENOTE_KEEP, &slept)); /* free */
+    EXPECT_EQ(slept.pages, 20 * MIB);
+    DONE(resume_of(scene.pool, group, NULL));
+    write_there(&held);
+    DONE(pause_of(scene.pool, NULL, CENOTE_KEEP, NULL)); /* with all of the pool */
+    DONE(resume_of(scene.pool, group, NULL));
+    write_there(&held);
+    DONE(cenote_group_destroy(group));
+    scene_close(&scene);
+}
+
 SCENES_MAIN("sleep_rare")
