@@ -284,6 +284,7 @@ static int go(struct sleepers *s)
     for (uint32_t i = 0; i < s->count; i++)
         if (s->list[i].page)
             stay(s, &s->list[i]);
+    sleepers_give_courier(s); /* a source that has memory back may pause or resume as well */
     if (!error && !pool_is_capturing(pool))
         trim_free(pool);
     return error;

@@ -85,15 +85,18 @@ static CUresult create(struct sleepers *s)
     return CUDA_SUCCESS;
 }
 
-/* What is free in this pool goes back to the device, once that is done with it. LOCKING: the turn, let go of then. */
+/*
+ * What is free in this pool goes back to the device, once that is done with it, but not to sources: their functions may
+ * call cenote_pool_pause, which would wait for this thread. LOCKING: the turn, let go of in the wait.
+ */
 static CUresult make_way(cenote_pool *pool)
 {
     CUresult result = wait_for_all(pool);
     if (result)
         return result;
     pending_poll(pool);
-    if (!pool_is_capturing(pool))
-        trim_free(pool);
+    trim_flush(pool);
+    trim_without_sources(pool, 0, UINT64_MAX);
     return CUDA_SUCCESS;
 }
 
@@ -119,7 +122,7 @@ static bool others_make_way(cenote_pool *pool, struct siblings *siblings, CUresu
 static CUresult create_at_last(struct sleepers *s)
 {
     cenote_pool *pool = s->pool;
-    struct siblings siblings = {0};
+    struct siblings siblings = {.keeps_sources = true};
     CUresult result = create(s), failed = CUDA_SUCCESS;
     if (result != CUDA_ERROR_OUT_OF_MEMORY)
         return result;

@@ -28,6 +28,7 @@ struct sleepers {
     struct sleeper *list;
     uint32_t        count, most;
     uint64_t        began_ns;
+    bool            has_courier;    /* no function of the program that may call cenote runs as long as it has */
 };
 
 typedef bool sleepers_takes(struct sleepers *s, const struct region *r, uint32_t slot);
@@ -35,6 +36,7 @@ typedef bool sleepers_takes(struct sleepers *s, const struct region *r, uint32_t
 int  sleepers_begin(struct sleepers *s, cenote_pool *pool, const cenote_sleep *sleep, size_t size);
 int  sleepers_gather(struct sleepers *s, sleepers_takes *takes);
 void sleepers_slabs(cenote_pool *pool, uint32_t page, void (*each)(struct slabs *s, uint32_t slab));
+void sleepers_give_courier(struct sleepers *s);
 int  sleepers_end(struct sleepers *s, int error, cenote_sleep *sleep, size_t size);
 void sleepers_pool_ends(cenote_pool *pool);
 

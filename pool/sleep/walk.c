@@ -172,8 +172,15 @@ static int begin(struct sleepers *s)
     pool->courier.is_taken = true;
     int error = courier_come_back(pool);
     error = error ? error : check_now(s);
-    pool->courier.is_taken = !error;
+    pool->courier.is_taken = s->has_courier = !error;
     return error;
+}
+
+/* Nothing is asleep in part, and no copy is under way. The next thread may come. LOCKING: the turn. */
+void sleepers_give_courier(struct sleepers *s)
+{
+    if (s->has_courier)
+        s->pool->courier.is_taken = s->has_courier = false;
 }
 
 static void forget(struct sleepers *s)
@@ -208,7 +215,7 @@ int sleepers_begin(struct sleepers *s, cenote_pool *pool, const cenote_sleep *sl
 int sleepers_end(struct sleepers *s, int error, cenote_sleep *sleep, size_t size)
 {
     s->what.ns = pool_now(s->pool) - s->began_ns; /* as long as the pool, and its clock, are there for certain */
-    s->pool->courier.is_taken = false;
+    sleepers_give_courier(s);
     turn_end(s->pool);
     forget(s);
     if (sleep)

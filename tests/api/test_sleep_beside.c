@@ -295,6 +295,49 @@ static void end_after_a_refusal(bool wakes)
 CASE(a_pool_ends_after_a_pause_was_refused) { end_after_a_refusal(false); }
 CASE(a_pool_ends_after_a_resume_was_refused) { end_after_a_refusal(true); }
 
+/* ------------------------------------------------------------------------------------------------ functions of the program */
+
+static cenote_pool *to_sleep;
+static int said;
+
+static void give_and_sleep(void *memory, size_t bytes, cenote_stream stream, void *arg)
+{
+    said = cenote_pool_pause(to_sleep, NULL);
+    give_source(memory, bytes, stream, arg);
+}
+
+/* A source that has memory back because a pause ends, or a resume has no room, puts the pool to sleep: no call waits for itself. */
+CASE(a_source_may_pause)
+{
+    for (int wakes = 0; wakes < 2; wakes++) {
+        struct scene scene;
+        struct held held, other;
+        cenote_group *group;
+        void *block;
+        scene_open(&scene, CARD);
+        to_sleep = scene.pool;
+        said = -1;
+        DONE(cenote_group_create(scene.pool, "source", 0, &((cenote_source){take_source, give_and_sleep, NULL}), &group));
+        REQUIRE(held_take(&held, scene.pool, 40 * MIB, scene.stream[A]));
+        if (wakes)
+            DONE(pause_of(scene.pool, NULL, CENOTE_KEEP, NULL));
+        DONE(cenote_group_alloc(group, 2 * MIB, 1, scene.stream[A], &block));
+        REQUIRE(!wakes || held_take(&other, scene.pool, 30 * MIB, scene.stream[B]));
+        DONE(cenote_free(block));
+        if (wakes) {
+            EXPECT_EQ(resume_of(scene.pool, NULL, NULL), CENOTE_OUT_OF_MEMORY);
+            held_give(&other);
+        } else {
+            DONE(pause_of(scene.pool, NULL, CENOTE_KEEP, NULL));
+            EXPECT_EQ(said, CENOTE_OK);
+        }
+        DONE(resume_of(scene.pool, NULL, NULL));
+        held_give(&held);
+        DONE(cenote_group_destroy(group));
+        scene_close(&scene);
+    }
+}
+
 /* ------------------------------------------------------------------------------------------------------------------- a reset */
 
 /* The host still has what was kept, when the device has been reset; the pool ends with all of it. */
