@@ -306,18 +306,22 @@ static void give_and_sleep(void *memory, size_t bytes, cenote_stream stream, voi
     give_source(memory, bytes, stream, arg);
 }
 
-/* A source that has memory back because a pause ends, or a resume has no room, puts the pool to sleep: no call waits for itself. */
+/* A source that has memory back because a pause ends, or a resume has no room, here or in another pool, puts the pool to sleep: no call waits for
+   itself. */
 CASE(a_source_may_pause)
 {
-    for (int wakes = 0; wakes < 2; wakes++) {
+    for (int wakes = 0; wakes < 3; wakes++) {
         struct scene scene;
         struct held held, other;
+        cenote_pool *beside;
         cenote_group *group;
+        cenote_options options = scene_options();
         void *block;
         scene_open(&scene, CARD);
+        DONE(cenote_pool_create(0, &options, &beside));
         to_sleep = scene.pool;
         said = -1;
-        DONE(cenote_group_create(scene.pool, "source", 0, &((cenote_source){take_source, give_and_sleep, NULL}), &group));
+        DONE(cenote_group_create(wakes > 1 ? beside : scene.pool, "source", 0, &((cenote_source){take_source, give_and_sleep, NULL}), &group));
         REQUIRE(held_take(&held, scene.pool, 40 * MIB, scene.stream[A]));
         if (wakes)
             DONE(pause_of(scene.pool, NULL, CENOTE_KEEP, NULL));
@@ -334,6 +338,8 @@ CASE(a_source_may_pause)
         DONE(resume_of(scene.pool, NULL, NULL));
         held_give(&held);
         DONE(cenote_group_destroy(group));
+        DONE(cuCtxSynchronize());
+        DONE(cenote_pool_destroy(beside));
         scene_close(&scene);
     }
 }
