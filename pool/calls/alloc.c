@@ -290,9 +290,12 @@ static int free_block(void *address, bool sized, size_t bytes)
                          address, (unsigned long long)w.requested, bytes);
     }
     uint32_t uses = alloc_end_block(pool, &w);
+    struct sleep_copy *gone = pages_take_copies(&pool->store.pages);
     lock_give(&pool->lock);
     if (uses)
         pending_record(pool, uses);
+    if (__builtin_expect(gone != NULL, 0))
+        pages_unmap_copies(gone);
     return CENOTE_OK;
 }
 
