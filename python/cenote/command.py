@@ -72,6 +72,7 @@ COMMANDS = {
     "compare": ("replay.compare", "a program under PyTorch's own allocator, its expandable segments and cenote: a table and a picture"),
     "replay": ("replay.comparison", "recorded allocations under cenote, PyTorch's own allocator and its expandable segments"),
     "view": ("view.viewer", "a recorded trace or a snapshot as a page to click in, or as PNG"),
+    "diff": ("view.diff", "two runs: what held more at the peak, by kind, name and line"),
     "completion": ("completion", "what completes this command in a shell: bash, zsh or fish"),
 }
 

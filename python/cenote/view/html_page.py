@@ -25,6 +25,7 @@ LONGEST_NAME = 160
 DATA = "/* the data of the page */ null"  # places in page.html
 ABOVE = "<!-- what stands above the page -->"
 STYLE, SCRIPTS = "/* the style of the page */", "/* the scripts of the page */"
+MARK = '<meta name="generator" content="cenote view">'
 SCRIPT_FILES = ("state.js", "drawing.js", "words.js", "events.js")  # in this order: one script
 
 
@@ -211,8 +212,8 @@ def template() -> str:
     return whole
 
 
-def page(histories: list[History], tell: Optional[Callable[[str], None]] = None) -> str:
-    """The whole page as text."""
+def page(histories: list[History], tell: Optional[Callable[[str], None]] = None, is_views: bool = False) -> str:
+    """The whole page as text. `is_views`: with a mark that `cenote view` wrote it."""
     views = []
     for history in histories:
         if tell:
@@ -222,7 +223,8 @@ def page(histories: list[History], tell: Optional[Callable[[str], None]] = None)
     data = json.dumps({"views": views}, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
     before, _, after = template().partition(DATA)
     title = html.escape(", ".join(dict.fromkeys(history.title for history in histories))[:200]).encode("ascii", "xmlcharrefreplace").decode()
-    return before.replace("<title>cenote view</title>", f"<title>{title} - cenote view</title>") + data + after
+    mark = MARK + "\n" if is_views else ""
+    return before.replace("<title>cenote view</title>", f"{mark}<title>{title} - cenote view</title>") + data + after
 
 
 def below(text: str, more: str, page: str) -> str:
