@@ -66,6 +66,7 @@ class History:
         self.ranges: list[tuple[int, int, int, int]] = []  # address, size, from moment, until moment
         self.live_first = 0  # live bytes at moment 0
         self.moment: Optional[dict[str, Any]] = None  # of a snapshot: pages, steps, figures
+        self.marks: list[tuple[int, str]] = []  # a moment, and what happened then: memory ran out
         self.known_peak: Optional[tuple[int, int]] = None  # its moment and live bytes, if the file states them: it may lack blocks
 
     def division(self, name: str) -> tuple[Names, array[int]]:
