@@ -73,6 +73,7 @@ COMMANDS = {
     "replay": ("replay.comparison", "recorded allocations under cenote, PyTorch's own allocator and its expandable segments"),
     "view": ("view.viewer", "a recorded trace or a snapshot as a page to click in, or as PNG"),
     "diff": ("view.diff", "two runs: what held more at the peak, by kind, name and line"),
+    "export": ("view.export", "memory over time as tracks for Perfetto, alone or beside those of torch.profiler"),
     "completion": ("completion", "what completes this command in a shell: bash, zsh or fish"),
 }
 

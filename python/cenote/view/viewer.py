@@ -14,7 +14,7 @@ from cenote import places
 from cenote.base import inputs, outputs
 from cenote.base.mistake import visible
 from cenote.base.progress import Bar
-from cenote.view import html_page, moments, page_file, pool_snapshot, tables, torch_snapshot
+from cenote.view import html_page, kineto, moments, page_file, pool_snapshot, rmm_log, tables, torch_snapshot
 from cenote.view.history import Broken, History
 from cenote.view.moments import Moment
 from cenote.view.trace import TraceReader
@@ -72,10 +72,16 @@ def _read(title: str, found: inputs.Input, bar: Optional[Bar], is_last: bool) ->
     if found.kind == inputs.PYTORCH:
         return torch_snapshot.read(title, found.file, is_last)
     if found.kind == inputs.JSON:
-        return pool_snapshot.read(title, found.file)
+        return of_json(title, pool_snapshot.parsed(title, found.file))
+    if found.kind == inputs.RMM:
+        return rmm_log.read(title, found.file)
     if found.kind == inputs.PAGE:
         raise Broken(f"{title} is a page already: open it in a browser, or ask it with --at peak")
     return TraceReader(title, found.path, bar.count if bar is not None else None).read()
+
+
+def of_json(title: str, content: object) -> list[History]:
+    return kineto.read(title, content) if kineto.is_kineto(content) else pool_snapshot.of_json(title, content)
 
 
 def moments_of(path: str, at: str, bar: Optional[Bar] = None) -> list[Moment]:
@@ -88,7 +94,7 @@ def moments_of(path: str, at: str, bar: Optional[Bar] = None) -> list[Moment]:
             content = pool_snapshot.parsed(title, found.file)
             if isinstance(content, dict) and moments.is_dry_run(content):
                 return moments.of_dry_run(title, content, at)
-            histories = pool_snapshot.of_json(title, content)
+            histories = of_json(title, content)
         else:
             histories = _read(title, found, bar, False)
     for history in histories:
