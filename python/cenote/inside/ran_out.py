@@ -93,18 +93,20 @@ class Writer:
         for device in devices:
             self.attempt(f"gpu{device}.snapshot.json", lambda path, device=device: reports.snapshot(path, device))  # type: ignore[misc]
             self.attempt(f"gpu{device}.csv.gz", lambda path, device=device: reports.save_trace(path, device))  # type: ignore[misc]
-        self.attempt("html", lambda path: self.page(path, devices))
+        self.attempt("html", lambda path: self.page(path, devices, text))
 
-    def page(self, path: str, devices: list[int]) -> None:
+    def page(self, path: str, devices: list[int], text: str) -> None:
         from cenote.view import viewer
         histories = []
         for device in devices:
             found = viewer.read(self.path(f"gpu{device}.csv.gz"))
+            snapshots = viewer.read(self.path(f"gpu{device}.snapshot.json"))
             for history in found:
                 name(history, device)
-                if self.word.endswith("oom"):
-                    history.marks.append((len(history.time), "memory ran out"))
-            histories += found + viewer.read(self.path(f"gpu{device}.snapshot.json"))
+                history.limits = dict(snapshots[0].limits)
+                history.words += report_page.advice(text) if self.word.endswith("oom") else []
+                history.marks += [(len(history.time), "memory ran out")] if self.word.endswith("oom") else []
+            histories += found + snapshots
         outputs.write(path, viewer.draw(histories, path))
 
     def told(self) -> str:

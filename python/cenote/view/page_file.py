@@ -56,6 +56,7 @@ def history_of(view: dict[str, Any]) -> History:
     history.steps, history.all_steps = array("L", view["steps"]), int(view["all_steps"])
     history.every = max(1, -(-history.all_steps // max(1, len(history.steps))))
     history.moment = view["moment"]
+    history.marks = [(int(moment), str(words)) for moment, words in view.get("marks", ())]
     if history.moment is None:
         history.known_peak = int(view["peak"]), int(view["peaks"][history.unit])
         reserved = view["series"].get("reserved")

@@ -62,6 +62,7 @@ def _history(title: str, snapshot: dict[str, Any]) -> History:
                 division = history.division("stream")
                 division[1].append(division[0].number(streams.get((segment["group"], segment["stream_id"]), "unknown stream")))
     history.moment = _moment(snapshot)
+    history.limits = {name: int(snapshot["pool"].get(key, 0)) for name, key in (("card", "capacity"), ("limit", "limit"))}
     history.divide_by_size()
     history.drop_plain_divisions()
     history.notes.append("A snapshot shows one moment. The time line has its last steps, 256 at most.")
