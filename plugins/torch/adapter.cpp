@@ -269,6 +269,7 @@ void Adapter::init(int device_count)
         TORCH_CHECK(!error, "cenote on device ", device, ": ", message_of(error));
         cenote_pool_on_shortage(made, &free_other_memory, nullptr);
         cenote_pool_set_user(made, "PyTorch");
+        record_last(made, device_count);
         if (cenote_pool_provider(made) != CENOTE_VMM)
             say_not_expandable();
         if (fraction < 1)

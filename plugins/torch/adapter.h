@@ -40,6 +40,7 @@ using c10::MempoolId_t;
 
 cenote_stats read_stats(cenote_pool *pool);
 std::string message_of(int error);
+void record_last(cenote_pool *pool, int devices); /* as cenote_torch_on_ran_out said */
 DeviceStats device_stats(cenote_pool *pool);
 void say_not_expandable();
 void put_pool_level(DeviceStats &stats, MempoolId_t id, const cenote_level &level);

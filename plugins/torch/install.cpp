@@ -51,6 +51,7 @@ static void install()
     allocator.store(adapter);
     c10::SetAllocator(c10::kCUDA, adapter, 1); /* torch.accelerator uses this one */
     cenote_torch_on_moment(nullptr, nullptr, sizeof(cenote_moment));
+    cenote_torch_on_ran_out(nullptr, 0);
 }
 
 int cenote_torch_install(char *why, size_t room)

@@ -27,6 +27,14 @@ extern "C" __attribute__((visibility("default"))) int cenote_torch_install_host(
 extern "C" __attribute__((visibility("default"))) int cenote_torch_on_moment(cenote_moment_fn function, void *arg, size_t size);
 
 /*
+ * From now on `function` is called whenever memory has run out, before the error is thrown, with Python's lock and no other: `text` is the error's,
+ * and what the function writes to `line` becomes its last line but PyTorch's own. NULL: none. Pools that are made later record what they allocate
+ * and free, `records` for all devices together.
+ */
+typedef void (*cenote_torch_ran_out_fn)(int device, const char *text, char *line, size_t room);
+extern "C" __attribute__((visibility("default"))) void cenote_torch_on_ran_out(cenote_torch_ran_out_fn function, unsigned long long records);
+
+/*
  * With announced:0 the program's own waits for a device (torch.cuda.synchronize) bring back what streams left behind that ended without a word: one
  * call before such a wait and one after it, on the same thread, with the device current. Without announced:0 they do nothing.
  */

@@ -73,6 +73,8 @@ COMMANDS = {
     "replay": ("replay.comparison", "recorded allocations under cenote, PyTorch's own allocator and its expandable segments"),
     "top": ("live.top", "what the processes of this machine hold of its GPUs now, live; metrics for Prometheus"),
     "view": ("view.viewer", "a recorded trace or a snapshot as a page to click in, or as PNG"),
+    "diff": ("view.diff", "two runs: what held more at the peak, by kind, name and line"),
+    "export": ("view.export", "memory over time as tracks for Perfetto, alone or beside those of torch.profiler"),
     "completion": ("completion", "what completes this command in a shell: bash, zsh or fish"),
 }
 

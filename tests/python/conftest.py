@@ -45,6 +45,7 @@ def clean_environment() -> dict[str, str]:
     variables = {name: value for name, value in os.environ.items() if name not in OURS}
     variables["PYTHONPATH"] = str(ROOT / "python")
     variables["PYTHONDONTWRITEBYTECODE"] = "1"
+    variables["CENOTE_ON_OOM"] = "off"  # no test writes to the folder of the user's state
     return variables
 
 

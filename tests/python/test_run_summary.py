@@ -6,6 +6,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import textwrap
 import time
 
 import pytest
@@ -246,16 +247,40 @@ def assert_shown(report, figures, began):
 
         page.open(report)
         assert {"parameters", "gradients", "optimizer state", "activations"} <= legend("kind") and "not known" not in legend("kind")
-        assert {"model.0.inner", "model.1.inner"} <= legend("module")
+        assert {"model.*", "model.*.inner"} & legend("module") and not {"model.0.inner", "model.1.inner"} & legend("module")  # layers are folded
         assert {f"program.py:{number}" for number in (8, 9, 12)} <= legend("line")
-        assert "exp_avg of model.0.inner.weight" in legend("name")
+        assert "exp_avg of model.*.inner.weight" in legend("name")
         peak = f"{figures['reserved_peak'] / (1 << 20):#.3g}".rstrip(".")
         assert f"{peak} MiB\npeak reserved" in page.text("#figures")
         largest = page.value("[...document.querySelector('#holders tr').cells].map(cell => cell.innerText)")
-        assert largest[:4] == ["32.0 MiB", "workspaces of cuBLAS", "workspaces of cuBLAS", "model.1.inner"]
+        assert largest[:2] == ["32.0 MiB", "1"] and largest[2].startswith("workspaces of cuBLAS\nprogram.py:"), largest
+        assert "the card has" in page.text("#figures") and "left by the context and others" in page.value("Object.keys(state.view.limits)")
         first, last = page.value("[state.view.times[0], state.view.times.at(-1)]")
         assert 0 <= first < last < (time.monotonic() - began) * 1e6, "times count from the first record, or from the start of the program"
         assert not page.complaints()
+
+
+@pytest.mark.torch
+@pytest.mark.simulation
+def test_the_report_of_a_program_that_ran_out(nursed_run, tmp_path):
+    """It has the card, the moment, the advice of the message, and the line that grew, with its text."""
+    (tmp_path / "grows.py").write_text(textwrap.dedent("""
+        import torch
+        weight = torch.nn.Parameter(torch.zeros(1000, device="cuda"))
+        optimizer, kept = torch.optim.SGD([weight], lr=0.1), []
+        for step in range(100):
+            (weight * 2).sum().backward()
+            optimizer.step()
+            kept.append(torch.zeros(64 << 20, dtype=torch.uint8, device="cuda"))
+        """))
+    done = nursed_run("run", "--sim", "2GiB", "--report", tmp_path / "grows.html", tmp_path / "grows.py")
+    assert "OutOfMemoryError" in done.stderr
+    text = (tmp_path / "grows.html").read_text()
+    view, = json.JSONDecoder().raw_decode(text, text.index("const DATA = ") + len("const DATA = "))[0]["views"]
+    (moment, words), = view["marks"]
+    assert words == "memory ran out" and 0 < moment <= view["records"] and view["limits"]["card"] == 2 << 30
+    assert view["words"][0].startswith("Memory ran out. Each of the last ") and view["grows"] == "line" and view["title"] == "grows.py"
+    assert "left 64.0 MiB more, of grows.py:8: kept.append(torch.zeros(64 << 20" in view["words"][-1]
 
 
 @pytest.mark.torch

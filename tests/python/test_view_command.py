@@ -10,7 +10,7 @@ import struct
 import pytest
 
 import browser
-from cenote.view import html_page, viewer
+from cenote.view import html_page, leak, viewer
 from cenote.view.history import FOR_EVER, Broken, History
 from test_memory_viz import files  # noqa: F401  (a fixture: a pool's own snapshot and trace)
 
@@ -373,7 +373,10 @@ def test_the_page_shows_the_trace(opened, small):
     assert "104 MiB" in page.text("#figures") and "unknown" in page.text("#figures")
     assert page.text("#moment").startswith("104 MiB requested in 3 blocks · record 5 · after step 1")
     assert NASTY.replace("\u2028", "") in page.text("#legend").replace("\u2028", "").replace("\n", " ") and page.value("document.scripts.length") == 1
-    rows = page.value("[...document.querySelectorAll('#holders tr')].map(row => [...row.cells].map(cell => cell.innerText))")
+    listed = "[...document.querySelectorAll('#holders tr')].map(row => [...row.cells].map(cell => cell.innerText))"
+    assert [row[:2] for row in page.value(listed)] == [["64.0 MiB", "1"], ["32.0 MiB", "1"], ["8.00 MiB", "1"]]
+    page.click(*page.place('[data-rows="blocks"]'))
+    rows = page.value(listed)
     assert [row[0] for row in rows] == ["64.0 MiB", "32.0 MiB", "8.00 MiB"] and rows[1][1:4] == ["act", "stream 1", "4"]
     assert rows[1][4] == hex(FOLDER + 8 * MIB)
     # the block of 64 MiB is drawn where it lies, in its colour: after the first 40 MiB of the addresses that were ever used
@@ -441,6 +444,7 @@ def test_zoom_and_pan(opened, small):
 @pytest.mark.browser
 def test_the_table_sorts_and_picks(opened, small):
     page = opened(small)
+    page.click(*page.place('[data-rows="blocks"]'))
     page.click(*page.place('[data-sort="size"]'))
     first = page.value("document.querySelector('#holders td').innerText")
     assert first == "8.00 MiB" and page.value("document.querySelector('th[aria-sort]').ariaSort") == "ascending"
@@ -539,3 +543,51 @@ def test_the_bytes_of_a_file_move_no_cursor(tmp_path, capsys, line):
     said = capsys.readouterr()
     assert "cenote view: " in said.err
     assert [one for one in (said.out + said.err).replace("\n", "") if not one.isprintable()] == []
+
+
+def growing(steps, leaves):
+    """A history of steps: each takes 8 MiB of work.py:1, which it gives back, and leaves `leaves` bytes of work.py:2."""
+    history = History("grows.py", 0)
+    names, numbers = history.division("line")
+    for step in range(steps):
+        work = history.allocate(8 * MIB, FOLDER, step)
+        numbers.append(names.number("work.py:1"))
+        if leaves:
+            history.allocate(leaves, FOLDER + (step + 1) * 16 * MIB, step)
+            numbers.append(names.number("work.py:2"))
+        history.free(work, step)
+        history.step()
+    history.sources["work.py:2"] = "kept.append(x.clone())"
+    history.divide_by_size()
+    return history
+
+
+@pytest.mark.parametrize("steps, leaves, found", [(12, MIB, ("line", "work.py:2", MIB, 9)), (12, 0, None), (12, 1 << 10, None), (6, MIB, None)])
+def test_a_leak_is_found_in_a_history(steps, leaves, found):
+    assert leak.of(growing(steps, leaves)) == found
+
+
+@pytest.mark.browser
+def test_the_page_says_what_grows_and_where_memory_ran_out(chromium, tmp_path):
+    """At 800 to 2,000 pixels, in both themes, nothing is wider than the page and no cell is cut."""
+    history = growing(12, MIB)
+    history.limits = {"card": 24 * MIB, "limit": 1 << 40}
+    history.marks.append((len(history.time) - 1, "memory ran out"))
+    history.words.append("Memory ran out. Take less.")
+    path = tmp_path / "grows.html"
+    path.write_text(html_page.page([history]), encoding="utf-8")
+    chromium.open(path)
+    assert chromium.text("#words").split("\n\n") == [
+        "Memory ran out. Take less.", "Memory grows: each of 9 steps left 1.0 MiB more, of work.py:2: kept.append(x.clone()). Something keeps it "
+        "from step to step; cenote.growth() says what."]
+    assert "24.0 MiB" in chromium.text("#figures") and chromium.value("state.division") == "line"
+    assert chromium.value("frameOf(900).top") == pytest.approx(24 * MIB * 1.04)  # the card is in sight, and the limit far above it is not
+    first = chromium.value("[...document.querySelector('#holders tr').cells].map(cell => cell.innerText)")
+    assert first == ["12.0 MiB", "12", "work.py:2\nkept.append(x.clone())"] or first[0] == "11.0 MiB"
+    chromium.click(*chromium.place("#holders tr"))
+    assert chromium.value("document.querySelectorAll('#holders [data-block]').length") == int(first[1])
+    for width, height in ((800, 900), (1400, 1000), (2000, 1200)):
+        chromium.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        assert chromium.value("document.documentElement.scrollWidth <= innerWidth")
+        assert chromium.value("[...document.querySelectorAll('#holders td')].every(cell => cell.scrollWidth <= cell.clientWidth + 1)")
+    chromium.call("Emulation.clearDeviceMetricsOverride")

@@ -49,7 +49,7 @@ def environment(shape: str = SHAPE, **more: str) -> dict:
     others = [p for p in os.environ.get("LD_PRELOAD", "").split(":") if p and not p.endswith("libcenote_sim.so")]
     inherited = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     simulation = {"LD_PRELOAD": ":".join([preload, *others]), "CENOTE_SIM": shape, "CENOTE_SIM_LIBRARIES": str(folder())}
-    return {**inherited, **allocator(), **simulation, **more}
+    return {**inherited, "CENOTE_ON_OOM": "off", **allocator(), **simulation, **more}
 
 
 def allocator() -> dict:
@@ -139,7 +139,8 @@ for line in sys.stdin:
 
 
 # Python or PyTorch reads these variables as it starts: each combination of them has a nursery of its own.
-EARLY = ("CENOTE", "CENOTE_LABELS", "CENOTE_SUMMARY", "CENOTE_HOST", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+EARLY = ("CENOTE", "CENOTE_LABELS", "CENOTE_ON_OOM", "CENOTE_ON_SIGNAL", "CENOTE_SUMMARY", "CENOTE_HOST", "PYTORCH_CUDA_ALLOC_CONF",
+         "PYTORCH_ALLOC_CONF")
 
 
 @functools.cache

@@ -1,4 +1,5 @@
-"""Opens the files that `cenote view` and `cenote replay` read, and tells their kind: a trace, a snapshot of a pool, a memory snapshot of PyTorch.
+"""Opens the files that `cenote view` and `cenote replay` read, and tells their kind: a trace, JSON (a snapshot of a pool), a memory snapshot of
+PyTorch, a page, a log of RMM.
 
 The kind is known by the first bytes, not by the name; each kind may be plain or gzip. A pipe is copied to a file first, because it can be read only
 once.
@@ -14,7 +15,8 @@ import zlib
 from contextlib import contextmanager
 from typing import IO, Iterator, NamedTuple, cast
 
-TRACE, POOL, PYTORCH = "trace", "pool", "pytorch"
+TRACE, JSON, PYTORCH, PAGE, RMM = "trace", "json", "pytorch", "page", "rmm"
+RMM_HEAD = b"Thread,Time,Action,Pointer,Size,Stream"  # of a log of RMM
 MOST_BYTES = 4 << 30  # of a pipe, and of a snapshot after gunzip, which has to be in memory as a whole
 
 
@@ -64,7 +66,10 @@ def kind_of(file: io.BufferedReader) -> str:
         return TRACE
     if start[:1] == b"\x80":  # how pickles begin
         return PYTORCH
-    return POOL if start.lstrip()[:1] == b"{" else TRACE
+    first = start.lstrip()
+    if first.startswith(RMM_HEAD):
+        return RMM
+    return JSON if first[:1] == b"{" else PAGE if first[:14].lower() == b"<!doctype html" else TRACE
 
 
 @contextmanager

@@ -5,17 +5,16 @@ the place of its allocation: the module, the line of the program and the line of
 """
 import collections
 import linecache
-import re
 from typing import Any, NamedTuple, Optional
 
 from cenote.base import source
 from cenote.labels.names import INPUTS, KIND_SHIFT, UNNAMED, BlockStruct, Names, Place
 from cenote.native import bindings
+from cenote.view import moments
 
 ROWS_MAX = 200  # of blocks with one name
 PATTERNS_MAX = 40  # of names that differ in numbers alone
 TEXT_MAX = 200
-NUMBER = re.compile(r"(?<![A-Za-z0-9_])\d+(?![A-Za-z0-9_])")  # a part of a name, as in `layers.3.mlp` or `[3]`
 
 OUTSIDE, BEFORE, SUMS, TEMPORARY, AGAIN = ("outside of modules", "from before names were kept", "gradients of activations",
                                            "temporary memory of the optimizer", "activations, computed again")
@@ -112,10 +111,6 @@ class Reader:
         return "activations" if place.path or phase in ("forward", "evaluation") else OUTSIDE
 
 
-def pattern(name: str) -> str:
-    return NUMBER.sub("*", name)
-
-
 def sums(blocks: list[BlockStruct], rows: list[Any]) -> dict[str, int]:
     found: collections.Counter[str] = collections.Counter()
     for block, row in zip(blocks, rows):
@@ -135,7 +130,7 @@ def of_blocks(names: Names, blocks: list[BlockStruct]) -> dict[str, Any]:
     by_pattern: dict[tuple[Any, ...], tuple[Row, list[int], set[str]]] = {}
     for block, row in zip(blocks, rows):
         by_name.setdefault(row, []).append(block.size)
-        key = row.kind, pattern(row.name), row.shape, row.line if row.kind not in KINDS.values() else ""
+        key = row.kind, moments.fold(row.name), row.shape, row.line if row.kind not in KINDS.values() else ""
         first = by_pattern.setdefault(key, (row, [], set()))
         first[1].append(block.size)
         first[2].add(row.name)

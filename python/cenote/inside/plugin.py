@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Optional
 
 from cenote import places
 from cenote.base import switch
-from cenote.inside import fallback, first_use, memory_saver, moment
+from cenote.inside import fallback, first_use, memory_saver, moment, ran_out
 from cenote.labels import hooks, step_counter
 from cenote.launch import environment
 from cenote.native import adapter, bindings
@@ -110,6 +110,7 @@ def begin_features(torch: ModuleType, library: ctypes.CDLL) -> None:
         features.begin("memory-info", lambda: trim_before_mem_get_info(torch))
         if environment.is_on(environment.HOST, os.environ):
             features.begin("pinned", lambda: install_host(library))
+        features.begin("ran-out", lambda: ran_out.watch(library))
     features.begin("synchronize", lambda: tell_of_synchronizations(torch, library))
     step_counter.watch(torch)
     features.begin("moment", lambda: moment.watch(torch, library))

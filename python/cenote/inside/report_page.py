@@ -10,20 +10,27 @@ from typing import Any, Iterable, Sequence
 
 from cenote.inside.holdings import Reader
 from cenote.labels.names import LoggedStruct, Names
+from cenote.view import moments
 from cenote.view.history import History
 
 UNKNOWN = "not known"
 PARTS_MAX = 4  # of a module's name: the page stacks by name, and one for each part of each layer is too many
 
 
+HELD = ("parameters", "gradients", "optimizer state", "buffers")  # kinds whose name ends with the module that has them
+
+
 def short(name: str) -> str:
-    return ".".join(name.split(".")[:PARTS_MAX])
+    """Layers that differ in their numbers alone are one."""
+    return moments.fold(".".join(name.split(".")[:PARTS_MAX]))
 
 
 def names_of(reader: Reader, block: Any) -> dict[str, str]:
     row = reader.row(block)
-    module = reader.names.naming.text(reader.place(block.place).path)
-    return {"kind": row.kind, "module": short(module) or "outside of modules", "line": row.line or UNKNOWN, "name": row.name}
+    module = row.name.rpartition(" of ")[2].rpartition(".")[0] if row.kind in HELD else ""
+    module = module or reader.names.naming.text(reader.place(block.place).path)
+    return {"kind": row.kind, "module": short(module) or "outside of modules", "line": row.line or UNKNOWN, "name": moments.name_of("name", row.name),
+            "source": row.text}
 
 
 def divide(history: History, names: Names, logged: Sequence[LoggedStruct]) -> None:
@@ -45,6 +52,8 @@ def divide(history: History, names: Names, logged: Sequence[LoggedStruct]) -> No
 def put(history: History, all_names: Iterable[dict[str, str]]) -> None:
     divisions = {name: history.division(name) for name in ("kind", "module", "line", "name")}
     for found in all_names:
+        if found.get("source"):
+            history.sources[found["line"]] = found["source"]
         for division, (names, numbers) in divisions.items():
             name = found.get(division, UNKNOWN)
             numbers.append(names.number(name, name))
@@ -52,6 +61,21 @@ def put(history: History, all_names: Iterable[dict[str, str]]) -> None:
     rest = dict(history.groups)
     history.groups.clear()
     history.groups.update({**front, **rest})
+
+
+def add_end(history: History, error: Any) -> None:
+    """Marks where memory ran out, if that ended the program: after it memory is only given back. And its advice."""
+    text = str(error) if error is not None else ""
+    if "out of memory" not in text.lower():
+        return
+    last = next((moment for moment in range(len(history.change), 0, -1) if history.change[moment - 1] > 0), 0)
+    history.marks.append((last, "memory ran out"))
+    history.words += advice(text)
+
+
+def advice(text: str) -> list[str]:
+    """The lines of advice in the message of an error."""
+    return [f"Memory ran out. {line.partition(':')[2].strip()}" for line in text.splitlines() if line.startswith(("Advice:", "    or:"))]
 
 
 def from_ledger(title: str, device: int, names: Names, logged: Sequence[LoggedStruct]) -> History:

@@ -201,12 +201,25 @@ class Summary:
 
     def write_report(self, path: str, found: dict[str, Any]) -> None:
         """The page of `cenote view` for all devices."""
+        from cenote.inside import report_page
         from cenote.view import viewer
         histories = [history for device in sorted(self.peaks) for history in self.histories(device, found["program"])]
+        for history in histories:
+            history.title = found["program"]
+            self.add_card(history)
+            report_page.add_end(history, getattr(sys, "last_value", None))
         data = viewer.draw(histories, path)
         outputs.write(path, data)
         say(f"{path}: {len(data) / 1e6:.1f} MB; open it in a browser")
 
+    def add_card(self, history: "History") -> None:
+        """What the card has, and what it leaves after the context and others."""
+        free, total = self.torch.cuda.mem_get_info(history.device)
+        reserved = self.counters(history.device)["reserved"]
+        history.limits = {"card": total, "left by the context and others": min(total, free + reserved)}
+        fraction = self.torch.cuda.get_per_process_memory_fraction(history.device)
+        if fraction < 1:
+            history.limits["limit"] = int(total * fraction)
 
     def histories(self, device: int, program: str) -> "list[History]":
         """From cenote's trace, with names if blocks have them; under PyTorch's own allocator from the ledger of names."""

@@ -277,13 +277,18 @@ def label_if_possible(torch: ModuleType) -> None:
 def label_names(torch: ModuleType, say: Callable[[str], None]) -> Optional[Names]:
     """Switches labels on under any allocator, and returns the names of blocks. None: there are no labels, and why was said."""
     def start() -> None:
-        names = naming.begin(torch, say)
-        if names is not None:
-            switch_on(torch, names)
+        made = naming.begin(torch, say)
+        if made is not None:
+            switch_on(torch, made)
     if lock.is_off():
         features.turn_off("labels", NO_LABELS)
     elif _labels is None:
         features.begin("labels", start)
+    return names()
+
+
+def names() -> Optional[Names]:
+    """The names of blocks; None: there are no labels."""
     return None if _labels is None else _labels.names
 
 

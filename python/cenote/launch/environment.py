@@ -39,6 +39,7 @@ SUMMARY = "CENOTE_SUMMARY"  # on: a program prints its memory figures at its end
 PROGRAM = "CENOTE_PROGRAM"  # the number of the process that `cenote run` became
 FIGURES, REPORT = "CENOTE_FIGURES", "CENOTE_REPORT"  # the files that it writes
 RECORDS = 1 << 20  # that a report shows, at most
+ON_OOM, ON_SIGNAL = "CENOTE_ON_OOM", "CENOTE_ON_SIGNAL"  # a folder, or off; the name of a signal: see inside/ran_out.py
 LABELS = "CENOTE_LABELS"  # on: reports have phases and kinds, see labels/hooks.py
 DRY_RUN = "CENOTE_DRY_RUN"  # the folder for a program's reports to `cenote dry-run`, see inside/fit_report.py
 DRY_FILES = "CENOTE_DRY_FILES"  # how a run that begins at a copy gets files of its own: what guard/again.py reads

@@ -41,6 +41,7 @@ def under(allocator: str, variables: Mapping[str, str], preload: str | None) -> 
     """The trials that ended, and what kept the others from ending."""
     wish = Wish(allocator=None if allocator == "cenote" else allocator)
     old = {name: value for name, value in variables.items() if name not in ("CENOTE", *environment.ALLOCATOR_VARIABLES)}
+    old[environment.ON_OOM] = "off"  # that memory runs out is an answer here
     command = python.of_ours("cenote.replay.on_card", allocator, *(places.trace(name) for name in TRACES))
     try:
         done = subprocess.run(command, env=environment.prepare(wish, old, preload), stdin=subprocess.DEVNULL, capture_output=True, text=True,

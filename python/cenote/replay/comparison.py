@@ -75,6 +75,7 @@ class Worker:
         old = {name: value for name, value in os.environ.items() if name not in LEFT_OUT}
         wish = Wish(CAPACITY, None, None, None if allocator == "cenote" else allocator)
         variables = environment.prepare(wish, old, preload)
+        variables[environment.ON_OOM] = "off"  # that memory runs out is an answer here
         if not places.is_installed():
             variables["CENOTE_BUILD"] = places.build_folder()
         command = python.of_ours("cenote.replay.player", allocator)

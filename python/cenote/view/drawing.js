@@ -29,6 +29,7 @@ function frameOf(width) {
   const first = Math.max(0, lastUpTo(all, state.from)), last = Math.min(all.length - 1, lastUpTo(all, state.to) + 1);
   let top = 1;
   for (const line of Object.values(view.lines)) for (let i = first; i <= last; i++) top = line[i] > top ? line[i] : top;
+  for (const bytes of Object.values(view.limits)) if (bytes < 1.6 * top) top = Math.max(top, bytes);  // one far above would flatten all
   const right = width - 8, base = HEIGHT - BOTTOM;
   const x = value => LEFT + (value - state.from) / (state.to - state.from) * (right - LEFT);
   return { points: thinned(first, last, x), isDense: last - first > 2 * width, top: top * 1.04, right, base, x,
@@ -62,6 +63,8 @@ function drawTimeline() {
   drawStack(pen, frame);
   drawLines(pen, frame);
   drawSteps(pen, frame);
+  drawLimits(pen, frame);
+  drawMarks(pen, frame);
   drawLife(pen, frame);
   drawCursor(pen, frame);
   pen.restore();
@@ -160,6 +163,46 @@ function drawSteps(pen, frame) {
     pen.textAlign = "center";
     pen.fillText("step " + count(stepAt(moment)), x, frame.base + 16);
   });
+}
+
+/** Draws what the card has, what it leaves and what is allowed, each as a line; not one that is far above all. */
+function drawLimits(pen, frame) {
+  let below = -99;
+  const lines = Object.entries(state.view.limits).sort((a, b) => b[1] - a[1]);
+  for (const [name, bytes] of lines) {
+    if (bytes > frame.top) continue;
+    const y = Math.round(frame.y(bytes)) + .5, text = Math.max(y - 3, below + 13, 10);
+    pen.strokeStyle = pen.fillStyle = css("--frozen");
+    pen.setLineDash([7, 4]);
+    pen.beginPath(); pen.moveTo(LEFT, y); pen.lineTo(frame.right, y); pen.stroke();
+    pen.setLineDash([]);
+    pen.textAlign = "left";
+    label(pen, `${name} ${size(bytes)}`, LEFT + 6, text);
+    below = text;
+  }
+}
+
+/** Text that can be read on any colour. */
+function label(pen, text, x, y) {
+  pen.lineWidth = 3;
+  pen.strokeStyle = css("--panel");
+  pen.strokeText(text, x, y);
+  pen.lineWidth = 1;
+  pen.fillText(text, x, y);
+}
+
+/** Draws the moments at which memory ran out. */
+function drawMarks(pen, frame) {
+  for (const [moment, words] of state.view.marks) {
+    const x = Math.round(frame.x(xOfMoment(moment))) + .5;
+    if (x < LEFT || x > frame.right + 1) continue;
+    pen.strokeStyle = pen.fillStyle = css("--alias");
+    pen.lineWidth = 2;
+    pen.beginPath(); pen.moveTo(x, 0); pen.lineTo(x, frame.base); pen.stroke();
+    pen.lineWidth = 1;
+    pen.textAlign = x > (LEFT + frame.right) / 2 ? "right" : "left";
+    label(pen, words, x + (pen.textAlign === "right" ? -6 : 6), 40);
+  }
 }
 
 /** Draws the lifetime of the picked block. */

@@ -170,6 +170,9 @@ function listen() {
   Object.assign($("views"), { onchange: event => choose(views[event.target.value]), hidden: views.length < 2 });
   $("views").append(...views.map((view, i) => make("option", { value: i }, view.title + (view.device ? `, device ${view.device}` : ""))));
   for (const button of document.querySelectorAll("[data-axis]")) button.onclick = () => { state.axis = button.dataset.axis; showAll(); };
+  for (const button of document.querySelectorAll("[data-rows]")) {
+    button.onclick = () => { Object.assign(state, { rows: button.dataset.rows, opened: null }); paint(); };
+  }
   const actions = { in: () => zoom(.5), out: () => zoom(2), all: showAll, before: () => goStep(-1), after: () => goStep(1),
     peak: () => setMoment(state.view.peak),
     "rows-more": () => { state.zoom = Math.min(64, state.zoom * 2); paint(); }, "rows-less": () => { state.zoom = Math.max(1, state.zoom / 2);

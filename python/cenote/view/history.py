@@ -66,6 +66,11 @@ class History:
         self.ranges: list[tuple[int, int, int, int]] = []  # address, size, from moment, until moment
         self.live_first = 0  # live bytes at moment 0
         self.moment: Optional[dict[str, Any]] = None  # of a snapshot: pages, steps, figures
+        self.limits: dict[str, int] = {}  # bytes that the device has, or that may be reserved, by what that is
+        self.words: list[str] = []  # sentences that stand above all: what to do
+        self.sources: dict[str, str] = {}  # the text of a name of the division "line"
+        self.marks: list[tuple[int, str]] = []  # a moment, and what happened then: memory ran out
+        self.known_peak: Optional[tuple[int, int]] = None  # its moment and live bytes, if the file states them: it may lack blocks
 
     def division(self, name: str) -> tuple[Names, array[int]]:
         if name not in self.groups:

@@ -17,6 +17,7 @@ from typing import Any, Callable, Iterable, Optional, Sequence
 
 from cenote.places import HERE
 from cenote.view import apart
+from cenote.view import leak as leaks
 from cenote.view.history import History, rounded
 
 POINTS, BLOCKS, RANGES, NAMES, STEPS, PAGES = 8000, 60_000, 20_000, 1000, 5000, 60_000  # of all histories of a page together
@@ -25,6 +26,7 @@ LONGEST_NAME = 160
 DATA = "/* the data of the page */ null"  # places in page.html
 ABOVE = "<!-- what stands above the page -->"
 STYLE, SCRIPTS = "/* the style of the page */", "/* the scripts of the page */"
+MARK = '<meta name="generator" content="cenote view">'
 SCRIPT_FILES = ("state.js", "drawing.js", "words.js", "events.js")  # in this order: one script
 
 
@@ -186,6 +188,8 @@ def _view(picture: Condensed, share: int) -> dict[str, Any]:
         "address": packed("d", (history.address[i] for i in kept)) if history.address is not None else None,
         "groups": {division: packed("H", (picture.rank[division][numbers[i]] for i in kept)) for division, (_, numbers) in history.groups.items()},
     }
+    leak = leaks.of(history)
+    shown = set(picture.names.get("line", ()))
     peaks = {history.unit: max(picture.levels)}
     if picture.reserved is not None:
         peaks["reserved"] = max(picture.reserved)
@@ -196,6 +200,10 @@ def _view(picture: Condensed, share: int) -> dict[str, Any]:
         "stacks": {division: {"groups": picture.groups(division), "values": packed("f", (x for row in picture.stacks[division] for x in row))}
                    for division in history.groups if not history.is_moment()},
         "names": picture.names, "steps": kept_steps, "all_steps": history.all_steps, "blocks": blocks, "peak": picture.peak, "peaks": peaks,
+        "limits": {name: bytes for name, bytes in history.limits.items() if bytes}, "marks": history.marks,
+        "grows": leak.division if leak is not None else None,
+        "words": [*history.words, *([leaks.words(leak, history)] if leak is not None else [])],
+        "sources": {line: text for line, text in history.sources.items() if line in shown},
         "ranges": [list(row) for row in ranges], "moment": moment,
     }
 
@@ -211,8 +219,8 @@ def template() -> str:
     return whole
 
 
-def page(histories: list[History], tell: Optional[Callable[[str], None]] = None) -> str:
-    """The whole page as text."""
+def page(histories: list[History], tell: Optional[Callable[[str], None]] = None, is_views: bool = False) -> str:
+    """The whole page as text. `is_views`: with a mark that `cenote view` wrote it."""
     views = []
     for history in histories:
         if tell:
@@ -222,7 +230,8 @@ def page(histories: list[History], tell: Optional[Callable[[str], None]] = None)
     data = json.dumps({"views": views}, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
     before, _, after = template().partition(DATA)
     title = html.escape(", ".join(dict.fromkeys(history.title for history in histories))[:200]).encode("ascii", "xmlcharrefreplace").decode()
-    return before.replace("<title>cenote view</title>", f"<title>{title} - cenote view</title>") + data + after
+    mark = MARK + "\n" if is_views else ""
+    return before.replace("<title>cenote view</title>", f"{mark}<title>{title} - cenote view</title>") + data + after
 
 
 def below(text: str, more: str, page: str) -> str:

@@ -10,22 +10,33 @@ MOST_BYTES = 1 << 30  # of JSON
 PAGE_STATES = ("owned", "free", "spare", "leaving")
 
 
-def load(title: str, file: IO[bytes]) -> dict[str, Any]:
-    """Reads the JSON that cenote_pool_snapshot wrote. Checks only that the file says that it is a snapshot."""
+def parsed(title: str, file: IO[bytes]) -> Any:
     text = file.read(MOST_BYTES + 1)
     if len(text) > MOST_BYTES:
         raise Broken(f"{title} has more than 1 GiB of JSON, the most that is read")
     try:
-        snapshot = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError) as problem:
         raise Broken(f"{title} is no snapshot: {str(problem)[:100]}") from None
+
+
+def load(title: str, file: IO[bytes]) -> dict[str, Any]:
+    """Reads the JSON that cenote_pool_snapshot wrote. Checks only that the file says that it is a snapshot."""
+    return checked(title, parsed(title, file))
+
+
+def checked(title: str, snapshot: Any) -> dict[str, Any]:
     if not isinstance(snapshot, dict) or snapshot.get("snapshot") != 1:
         raise Broken(f"{title} is no snapshot of a pool; cenote_pool_snapshot and cenote.snapshot(\"x.json\") write one")
     return snapshot
 
 
 def read(title: str, file: IO[bytes]) -> list[History]:
-    snapshot = load(title, file)
+    return of_json(title, parsed(title, file))
+
+
+def of_json(title: str, found: Any) -> list[History]:
+    snapshot = checked(title, found)
     try:
         return [_history(title, snapshot)]
     except (KeyError, TypeError, IndexError, ValueError, AttributeError, OverflowError) as problem:
@@ -51,6 +62,7 @@ def _history(title: str, snapshot: dict[str, Any]) -> History:
                 division = history.division("stream")
                 division[1].append(division[0].number(streams.get((segment["group"], segment["stream_id"]), "unknown stream")))
     history.moment = _moment(snapshot)
+    history.limits = {name: int(snapshot["pool"].get(key, 0)) for name, key in (("card", "capacity"), ("limit", "limit"))}
     history.divide_by_size()
     history.drop_plain_divisions()
     history.notes.append("A snapshot shows one moment. The time line has its last steps, 256 at most.")

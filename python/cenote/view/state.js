@@ -124,7 +124,7 @@ function addressOf(view, offset) {
 
 const views = DATA.views.map(open);
 const state = { view: views[0], division: "", axis: "record", from: 0, to: 1, moment: 0, group: -1, block: -1, page: -1, zoom: 1,
-  sort: "size", down: true, hover: null };
+  sort: "size", down: true, hover: null, rows: "groups", opened: null };
 
 const groupNames = () => state.view.stacks[state.division]?.groups ?? state.view.names[state.division].slice(0, COLORS.length + 1);
 const xs = () => state.axis === "time" ? state.view.times : state.view.moments;
@@ -147,14 +147,14 @@ function liveBlocks() {
 function choose(view) {
   state.view = view;
   state.division = view.divisions.includes(state.division) ? state.division : preferred(view);
-  Object.assign(state, { moment: view.records ? view.peak : 0, group: -1, block: -1, page: -1, zoom: 1, hover: null });
+  Object.assign(state, { opened: null, moment: view.records ? view.peak : 0, group: -1, block: -1, page: -1, zoom: 1, hover: null });
   if (!view.records) state.axis = "time";
   showAll();
   showFrame();
 }
 
-/** The division to show first: a kind or a tag says more than a stream, and a stream more than a size. */
-const preferred = view => ["kind", "tag", "line", "stream"].find(name => view.divisions.includes(name)) ?? view.divisions[0];
+/** The division to show first: that of a leak; a kind or a tag says more than a stream, and a stream more than a size. */
+const preferred = view => [view.grows, "kind", "tag", "line", "stream"].find(name => view.divisions.includes(name)) ?? view.divisions[0];
 
 function setMoment(moment) {
   state.moment = Math.max(0, Math.min(state.view.records, Math.round(moment)));

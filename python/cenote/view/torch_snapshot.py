@@ -160,6 +160,8 @@ class Builder:
         for event in trace:
             action = event["action"]
             if action not in KEPT:
+                if action == "oom":
+                    history.marks.append((record, "memory ran out"))
                 continue
             address, size, time = event["addr"], event["size"], event.get("time_us", 0)
             if time > now:

@@ -15,6 +15,8 @@ function showFrame() {
   $("addresses").hidden = !view.spans.length;
   $("divisions").replaceChildren(make("span", {}, view.records ? "stack by" : "colour by"), ...view.divisions.map(divisionButton));
   $("notes").replaceChildren(...view.notes.map(note => make("li", {}, note)));
+  $("words").hidden = !view.words.length;
+  $("words").replaceChildren(...view.words.map(words => make("p", {}, words)));
   showFigures();
   showKeys();
   paint();
@@ -37,6 +39,7 @@ function showFigures() {
   } else {
     figures.push(["unknown", "reserved: the trace does not tell"]);
   }
+  if (view.limits.card) figures.push([size(view.limits.card), "the card has"]);
   if (view.records) figures.push([count(view.records), "records"]);
   figures.push([count(view.blocks.all), "blocks"]);
   if (view.all_steps) figures.push([count(view.all_steps), "steps"]);
@@ -134,7 +137,69 @@ function columns() {
   return all;
 }
 
+/** The text divisions that say what a block is for. */
+const told = () => ["kind", "name", "line", "tag", "phase", "stream"].filter(name => state.view.divisions.includes(name)).slice(0, 3);
+
+function groupsOf(live) {
+  const divisions = told().length ? told() : [state.division], groups = new Map();
+  for (const block of live) {
+    const names = divisions.map(division => nameOf(division, block)), key = names.join("\n");
+    const group = groups.get(key) ?? groups.set(key, { key, names, divisions, bytes: 0, blocks: [] }).get(key);
+    group.bytes += state.view.blocks.size[block];
+    group.blocks.push(block);
+  }
+  return [...groups.values()].sort((a, b) => b.bytes - a.bytes);
+}
+
+function showGroups(live) {
+  const groups = groupsOf(live), rows = [];
+  $("columns").replaceChildren(make("tr", {}, ...["size", "blocks", "what"].map((name, i) =>
+    make("th", { className: i < 2 ? "number" : "" }, make("button", { tabIndex: -1 }, name)))));
+  for (const group of groups.slice(0, MOST_ROWS)) {
+    rows.push(groupRow(group));
+    if (group.key === state.opened) rows.push(...group.blocks.slice(0, MOST_ROWS).map(blockRow));
+  }
+  $("holders").replaceChildren(...rows);
+  const some = groups.length > MOST_ROWS ? `the ${MOST_ROWS} largest of ` : "";
+  $("holder-count").textContent = `${some}${count(groups.length)} groups of ${count(live.length)} blocks`;
+}
+
+function groupRow(group) {
+  const toggle = () => { state.opened = state.opened === group.key ? null : group.key; paint(); };
+  const line = group.names[group.divisions.indexOf("line")], source = state.view.sources[line];
+  const isNew = (name, i, all) => all.indexOf(name) === i && !(line && name.endsWith(": " + line));  // a name may be made of the line
+  const [first, ...more] = group.names.filter(isNew);
+  const what = make("td", {}, swatch(colorOf(groupOf(group.blocks[0]))), first, ...more.map(name => make("small", {}, name)),
+    ...(source ? [make("code", {}, source)] : []));
+  const row = rowOf(toggle, make("td", { className: "number" }, size(group.bytes)),
+    make("td", { className: "number" }, count(group.blocks.length)), what);
+  row.dataset.group = group.key;
+  return row;
+}
+
+/** A block of the group that is open. */
+function blockRow(block) {
+  const born = state.view.blocks.born[block], since = state.view.records ? (born ? `since record ${count(born)}` : "from before") : "";
+  const where = state.view.blocks.address ? hex(state.view.blocks.address[block]) : "";
+  const row = rowOf(() => pick(block), make("td", { className: "number" }, size(state.view.blocks.size[block])), make("td"),
+    make("td", {}, make("small", {}, [where, since].filter(text => text).join(" · "))));
+  row.dataset.block = block;
+  row.setAttribute("aria-selected", block === state.block);
+  return row;
+}
+
+function rowOf(act, ...cells) {
+  return make("tr", { tabIndex: 0, onclick: act, onkeydown: event => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    act();
+  } }, ...cells);
+}
+
 function showHolders(live) {
+  $("holders").className = state.rows;
+  for (const button of document.querySelectorAll("[data-rows]")) button.setAttribute("aria-pressed", button.dataset.rows === state.rows);
+  if (state.rows === "groups") return showGroups(live);
   const all = columns(), column = all.find(each => each[0] === state.sort) ?? all[0];
   const largest = live.slice().sort((a, b) => state.view.blocks.size[b] - state.view.blocks.size[a]).slice(0, MOST_ROWS);
   const direction = state.down ? -1 : 1;
@@ -159,11 +224,7 @@ function sortBy(name, isNumber) {
 }
 
 function holderRow(block, all) {
-  const row = make("tr", { tabIndex: 0, onclick: () => pick(block), onkeydown: event => {
-    if (event.key !== "Enter" && event.key !== " ") return;
-    event.preventDefault();
-    pick(block);
-  } });
+  const row = rowOf(() => pick(block));
   row.dataset.block = block;
   row.setAttribute("aria-selected", block === state.block);
   all.forEach(([name, isNumber, value, write], i) => {
