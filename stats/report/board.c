@@ -17,6 +17,7 @@
 #include <time.h>
 
 #include "base/board.h"
+#include "pool/life/pool.h"
 #include "stats/account/label.h"
 #include "stats/text/options.h"
 #include "stats/text/out.h"
@@ -160,7 +161,10 @@ static int refresh(cenote_pool *pool)
     if (error)
         return error;
     b->figures = stats;
+    if ((error = pool_take_lock(pool)))
+        return error;
     memcpy(b->user, pool->report.user, sizeof b->user);
+    lock_give(&pool->lock);
     error = read_rows(pool, CENOTE_BY_TAG, b->by_tag, &b->tags);
     return error ? error : read_rows(pool, CENOTE_BY_GROUP, b->by_group, &b->groups);
 }
