@@ -1,12 +1,15 @@
 """`cenote top`: what it shows of a program is what the program has, while the program runs and without a call of it; its keys, in a terminal."""
 import ctypes
+import fcntl
 import json
 import os
 import pathlib
 import pty
 import re
+import struct
 import subprocess
 import sys
+import termios
 import time
 import urllib.request
 
@@ -242,14 +245,21 @@ def test_mistakes_are_said(run, tmp_path):
 class Terminal:
     """`cenote top` in a terminal of 80 columns, as its user sees it."""
 
-    def __init__(self, clean, columns=80, lines=24):
+    def __init__(self, clean, columns=80, lines=24, letters="C.UTF-8"):
         self.screen = pyte.Screen(columns, lines)
         self.stream = pyte.ByteStream(self.screen)
+        variables = {name: value for name, value in clean.items() if name not in ("LINES", "COLUMNS")}
         self.pid, self.file = pty.fork()
         if not self.pid:
-            os.execve(sys.executable, [*CENOTE, "top", "--every", "0.2"],
-                      {**clean, "TERM": "xterm-256color", "LINES": str(lines), "COLUMNS": str(columns), "LC_ALL": "C.UTF-8"})
+            os.read(0, 1)  # the terminal has its size
+            os.execve(sys.executable, [*CENOTE, "top", "--every", "0.2"], {**variables, "TERM": "xterm-256color", "LC_ALL": letters})
+        self.resize(columns, lines)
+        os.write(self.file, b"\n")
         self.ended = False
+
+    def resize(self, columns, lines):
+        self.screen.resize(lines, columns)
+        fcntl.ioctl(self.file, termios.TIOCSWINSZ, struct.pack("4H", lines, columns, 0, 0))
 
     def read(self):
         try:
@@ -338,6 +348,20 @@ def test_a_terminal_of_80_columns_has_whole_lines(program, clean):
     terminal = Terminal(clean)
     terminal.waits_for(r"cenote top .* GPUs?, ")
     terminal.waits_for(r"PID RANK +LIVE +CACHED +ASLEEP +STEP COMMAND")
+    assert terminal.end() == 0
+
+
+@pytest.mark.simulation
+@pytest.mark.parametrize("letters", ["C.UTF-8", "C"])
+def test_a_terminal_that_changes_its_size_and_one_without_unicode(program, clean, letters):
+    program().does("alloc 1")
+    terminal = Terminal(clean, 160, 60, letters)
+    terminal.waits_for(r"1\.0 MiB" + (r".*[\u2581-\u2588]" if letters != "C" else r".*#+ "))
+    assert terminal.text().isascii() or letters != "C"
+    for columns, lines in ((30, 5), (1, 1), (120, 40)):
+        terminal.resize(columns, lines)
+        terminal.read()
+    terminal.waits_for("PID RANK +LIVE")
     assert terminal.end() == 0
 
 
