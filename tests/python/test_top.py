@@ -305,11 +305,12 @@ class Terminal:
 
 
 @pytest.mark.simulation
-def test_keys_in_a_terminal(program, clean, tmp_path):
+def test_keys_in_a_terminal(program, clean, now, tmp_path):
     """Another test's processes may be on the screen, too: a tall terminal has room for them."""
     one = program()
     one.does("tag attention", "alloc 100", "alloc 60", "free", "step")
-    pid = int(subprocess.run(["pgrep", "-f", "-n", rf"^\S*python\S* {tmp_path}/program"], capture_output=True, text=True, check=True).stdout)
+    (_, process), = now()
+    pid = process["pid"]
     terminal = Terminal({**clean, "XDG_STATE_HOME": str(tmp_path / "state")}, lines=90)
     terminal.waits_for(rf"{pid} +- +100\.0 MiB +60\.0 MiB")
     terminal.press(b"p")

@@ -113,7 +113,7 @@ def row_lines(title: str, rows: Iterable[Row], width: int, whole: int) -> Iterat
         yield [(f"  {title:<24} {'LIVE':>10} {'PEAK':>10} {'BLOCKS':>8}", BOLD)]
     for row in held[:ROWS]:
         cells = min(20, row.current * 20 // max(1, whole))
-        text = f"  {cut(row.name or 'no name', 24):<24} {size(row.current):>10} {size(row.peak):>10} {row.blocks:>8} "
+        text = f"  {cut(row.name or f'no {title.lower()}', 24):<24} {size(row.current):>10} {size(row.peak):>10} {row.blocks:>8} "
         yield [(text, PLAIN), ("#" * min(cells, max(0, width - len(text))), USED)]
     if len(held) > ROWS:
         yield [(f"  and {len(held) - ROWS} more", DIM)]
