@@ -18,6 +18,8 @@
  */
 #include "driver/device.h"
 
+#include <string.h>
+
 #include "base/check.h"
 #include "base/error.h"
 #include "base/lock.h"
@@ -233,6 +235,8 @@ static int open_first(struct device *d, int ordinal)
     if (result)
         return error_set(CENOTE_NO_DEVICE, result, "device %d cannot be used: %s", ordinal, driver_result_name(result));
     d->capacity = capacity;
+    if (!t->cuDeviceGetUuid || t->cuDeviceGetUuid((CUuuid *)(void *)d->uuid, d->handle))
+        memset(d->uuid, 0, sizeof d->uuid);
     result = ask_abilities(d);
     if (result)
         return error_set(CENOTE_DRIVER, result, "device %d does not say what it can do: %s", ordinal, driver_result_name(result));

@@ -57,6 +57,7 @@ struct device {
     atomic_uint captures;      /* of those of the card, the ones that were announced for pools in this context */
     atomic_uint opened;        /* by that many pools; changed under the caller's global lock, and down to 0 under LOCK_CONTEXT as well */
     unsigned    pools;         /* of those, in this context. Guarded as `opened` */
+    unsigned char uuid[16];    /* of the card, or of its part that the process has (MIG); all 0: the driver does not say */
     uint64_t    capacity;      /* bytes of memory */
     uint64_t    granularity;   /* of cuMemCreate; 0: no virtual memory management */
     bool        has_pools;     /* cuMemAllocFromPoolAsync works */

@@ -25,6 +25,7 @@
 #include "pool/provider/provider.h"
 #include "pool/shortage/wait.h"
 #include "pool/sleep/sleep.h"
+#include "share/lend.h"
 #include "stats/account/record.h"
 #include "stats/report/board.h"
 #include "stats/report/explain.h"
@@ -162,7 +163,7 @@ static void set_clock(cenote_pool *pool)
     pool->store.pages.fences = &c->fences;
 }
 
-static const struct pool_hooks hooks = {explain_shortage, decay_go, churn_created, board_answer};
+static const struct pool_hooks hooks = {explain_shortage, decay_go, churn_created, board_answer, wants_ask};
 
 /* `context` NULL: the device's primary one, which cenote retains. */
 static int pool_init(cenote_pool *pool, int device, cenote_context context, const cenote_options *options)
@@ -518,6 +519,7 @@ int cenote_pool_destroy(cenote_pool *pool)
     board_close(pool);
     record_close(pool);
     sleepers_pool_ends(pool);
+    lend_pool_ends(pool);
     share_end_imports(pool);
     share_settle();
     forget_regions(pool);

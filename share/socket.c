@@ -3,10 +3,8 @@
  *
  *     no server --- first export: share_serve ---> one thread, until the process ends. A fork has none, and closes what it inherited
  *
- * The exporter's name is drawn at random: a process that is gone is not mistaken for one that came later. Whose process is at the other
- * end is the kernel's word (SCM_CREDENTIALS); both sides hear their own user alone. Any process may write to a socket whose name it reads in
- * /proc/net/unix, so a letter begins with a key: the exporter's is in the share, the importer's in its question. A filter has the kernel throw
- * away all others, before they take room in a queue.
+ * The exporter's name is drawn at random: a process that is gone is not mistaken for one that came later. A letter begins
+ * with a key (letters.c): the exporter's is in the share, the importer's in its question.
  *
  * The server waits for no importer: an answer that cannot be delivered at once is dropped, and each has a socket of its own, because what lies unread
  * fills its sender's buffer. An importer asks again every tenth of a second, for `share_patience` at most, and less if the name vanishes or is
@@ -14,9 +12,7 @@
  *
  * LOCKING: `starting` guards the server's start.
  */
-#include <arpa/inet.h>
 #include <errno.h>
-#include <linux/filter.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,6 +25,7 @@
 #include "base/clock.h"
 #include "base/exits.h"
 #include "base/thread.h"
+#include "share/letters.h"
 #include "share/share.h"
 
 #define SHIFT_LEAST 12
@@ -44,110 +41,11 @@ static struct {
     const struct share_books *books;
 } server;
 
-struct letter {                     /* one datagram and what the kernel says of it */
-    struct sockaddr_un from;
-    socklen_t from_size;
-    bool    trusted;                /* it is of a process of our user */
-    bool    taken;                  /* an importer: another user has the exporter's name */
-    int     file;                   /* that came along, or -1 */
-    ssize_t length;                 /* -1: none, see errno */
-};
-
 static socklen_t name_socket(struct sockaddr_un *name, const uint64_t exporter[2])
 {
     *name = (struct sockaddr_un){.sun_family = AF_UNIX};
     int length = snprintf(name->sun_path + 1, sizeof name->sun_path - 1, "cenote-share-%016llx", (unsigned long long)exporter[0]);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
-}
-
-/* Only letters that begin with the key. Where the kernel has no such filter the key is looked at all the same, but others can fill the queue. */
-static void hear_only(int s, uint64_t key)
-{
-    uint32_t word[2];
-    memcpy(word, &key, sizeof word);
-    struct sock_filter is_ours[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0), /* in the order of the network; a letter that is too short ends here */
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ntohl(word[0]), 0, 3),
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 4),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ntohl(word[1]), 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, UINT32_MAX),
-        BPF_STMT(BPF_RET | BPF_K, 0),
-    };
-    struct sock_fprog filter = {sizeof is_ours / sizeof *is_ours, is_ours};
-    setsockopt(s, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter);
-}
-
-/* A socket that learns which process writes to it. It gets a name of its own when it first writes. */
-static int new_socket(uint64_t key)
-{
-    int yes = 1, s = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (s >= 0) {
-        setsockopt(s, SOL_SOCKET, SO_PASSCRED, &yes, sizeof yes);
-        hear_only(s, key);
-    }
-    return s;
-}
-
-static bool has_key(const void *data, ssize_t length, uint64_t key)
-{
-    return length >= (ssize_t)sizeof key && !memcmp(data, &key, sizeof key);
-}
-
-static unsigned read_number(const char *path, const char *format, unsigned otherwise)
-{
-    unsigned number = otherwise;
-    FILE *file = fopen(path, "re");
-    if (file && fscanf(file, format, &number) != 1)
-        number = otherwise;
-    if (file)
-        fclose(file);
-    return number;
-}
-
-/*
- * In a user namespace that does not know all users the kernel gives one number to those it does not know, and getuid() says it where it does not know
- * this process's. So that number is no user there. A user with another number is known, which stays so while getuid() says it: it is remembered.
- */
-static bool is_our_user(uid_t user)
-{
-    static _Atomic uint64_t known; /* and 1; 0: none */
-    if (user != getuid())
-        return false;
-    if (atomic_load_explicit(&known, memory_order_relaxed) == user + 1ull)
-        return true;
-    unsigned unknown = read_number("/proc/sys/kernel/overflowuid", "%u", 65534);
-    if (user != unknown)
-        atomic_store_explicit(&known, user + 1ull, memory_order_relaxed);
-    return user != unknown || read_number("/proc/self/uid_map", "%*u %*u %u", 0) == UINT32_MAX;
-}
-
-/* `files`: how many descriptors are wanted, 0 or 1. Where there is no room for them the kernel closes those that came. */
-static struct letter receive(int s, void *data, size_t room, unsigned files)
-{
-    union {
-        char bytes[CMSG_SPACE(sizeof(struct ucred)) + CMSG_SPACE(sizeof(int))];
-        struct cmsghdr align;
-    } control;
-    struct letter letter = {.file = -1, .from_size = sizeof letter.from};
-    struct iovec part = {data, room};
-    struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1, .msg_name = &letter.from, .msg_namelen = sizeof letter.from,
-                       .msg_control = &control, .msg_controllen = CMSG_SPACE(sizeof(struct ucred)) + files * CMSG_SPACE(sizeof(int))};
-    letter.length = recvmsg(s, &m, MSG_CMSG_CLOEXEC);
-    for (struct cmsghdr *c = letter.length < 0 ? NULL : CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
-        int came[2] = {-1, -1}; /* by alignment there is room for two */
-        struct ucred who;
-        if (c->cmsg_type == SCM_CREDENTIALS) {
-            memcpy(&who, CMSG_DATA(c), sizeof who);
-            letter.trusted = is_our_user(who.uid);
-        } else { /* SCM_RIGHTS: nothing else was asked for */
-            memcpy(came, CMSG_DATA(c), c->cmsg_len - CMSG_LEN(0) < sizeof came ? c->cmsg_len - CMSG_LEN(0) : sizeof came);
-            letter.file = came[0];
-            if (came[1] >= 0)
-                close(came[1]);
-        }
-    }
-    letter.from_size = m.msg_namelen;
-    return letter;
 }
 
 /* --------------------------------------------------------------------------------------------------------------------------- the server */
@@ -181,10 +79,10 @@ static void *serve(void *unused)
     struct share_reply reply;
     for (;;) {
         int file;
-        struct letter letter = receive(server.socket, request, sizeof request, 0);
+        struct letter letter = letters_receive(server.socket, request, sizeof request, 0);
         if (letter.length < 0 && (errno == EBADF || errno == ENOTSOCK))
             break;
-        if (!letter.trusted || !has_key(request, letter.length, server.exporter[1]))
+        if (!letter.trusted || !letters_has_key(request, letter.length, server.exporter[1]))
             continue;
         server.books->answer(request, (size_t)letter.length, &reply, &file);
         send_reply(&letter, &reply, file);
@@ -208,7 +106,7 @@ static bool start(void)
     if (getrandom(server.exporter, sizeof server.exporter, 0) != (ssize_t)sizeof server.exporter)
         return false;
     is_watching = is_watching || (!pthread_atfork(NULL, NULL, leave_socket) && exits_call(server.books->stop));
-    server.socket = is_watching ? new_socket(server.exporter[1]) : -1;
+    server.socket = is_watching ? letters_socket(server.exporter[1]) : -1;
     socklen_t length = name_socket(&name, server.exporter);
     server.runs = server.socket >= 0 && !bind(server.socket, (struct sockaddr *)&name, length) && thread_start("cenote share", serve);
     if (!server.runs)
@@ -244,8 +142,9 @@ static bool is_taken(const struct sockaddr_un *name, socklen_t length, const str
     uid_t user;
     int why = errno;
     if (letter->length >= 0)
-        return !letter->trusted && has_key(data, letter->length, key);
-    bool taken = why == EAGAIN && share_owner(name->sun_path, length - offsetof(struct sockaddr_un, sun_path), &user) && user && !is_our_user(user);
+        return !letter->trusted && letters_has_key(data, letter->length, key);
+    bool taken = why == EAGAIN && share_owner(name->sun_path, length - offsetof(struct sockaddr_un, sun_path), &user) && user &&
+                 !letters_is_our_user(user);
     errno = why;
     return taken;
 }
@@ -269,10 +168,10 @@ static struct letter ask(int s, const struct sockaddr_un *name, socklen_t length
             break;
         sent = sent || went >= 0;
         if (sent)
-            letter = receive(s, reply, sizeof *reply, 1);
+            letter = letters_receive(s, reply, sizeof *reply, 1);
         again = letter.length < 0;
         letter.taken = is_taken(name, length, &letter, reply, q->key_back);
-        letter.trusted = letter.trusted && has_key(reply, letter.length, q->key_back);
+        letter.trusted = letter.trusted && letters_has_key(reply, letter.length, q->key_back);
         if (!letter.trusted && letter.file >= 0)
             close(letter.file);
     }
@@ -313,7 +212,7 @@ int share_ask(const struct share_message *m, uint64_t page, struct share_reply *
     struct sockaddr_un name;
     socklen_t length = name_socket(&name, m->exporter);
     bool drawn = getrandom(&q.key_back, sizeof q.key_back, 0) == (ssize_t)sizeof q.key_back;
-    int error = CENOTE_OK, s = drawn ? new_socket(q.key_back) : -1;
+    int error = CENOTE_OK, s = drawn ? letters_socket(q.key_back) : -1;
     *file = -1;
     if (s < 0)
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no socket to import memory with: %s", strerror(errno));

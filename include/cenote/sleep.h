@@ -65,6 +65,26 @@ CENOTE_API int cenote_pool_pause(cenote_pool *pool, cenote_sleep *sleep, size_t 
 CENOTE_API int cenote_pool_resume(cenote_pool *pool, cenote_sleep *sleep, size_t size);
 #define cenote_pool_resume(...) cenote_pool_resume(__VA_ARGS__, sizeof(cenote_sleep))
 
+typedef struct cenote_loan cenote_loan; /* memory that other processes may have for a while */
+
+/*
+ * The program does not use what `sleep` names (as for cenote_pool_pause) until cenote_loan_end, and other processes may have its memory meanwhile.
+ * If a process of the same user is short of memory of this card, in an allocation or at the end of a loan of its own, what is free in pools that lend
+ * goes to the driver; if that is too little, what is lent goes to sleep. A thread of cenote's does it. As long as nobody asks, nothing happens. The
+ * process that asks waits for it, 30 seconds at most, and only if a process lends. It must be in the same network namespace. CENOTE_BUSY: 256 loans
+ * are there. CENOTE_NOT_SUPPORTED: the driver does not say which card it is.
+ */
+CENOTE_API int cenote_pool_lend(cenote_pool *pool, const cenote_sleep *sleep, cenote_loan **loan, size_t size);
+#define cenote_pool_lend(...) cenote_pool_lend(__VA_ARGS__, sizeof(cenote_sleep))
+
+/*
+ * The program has it back: if it was taken, it wakes as by cenote_pool_resume before the call returns. If the card has too little memory, the call
+ * asks the other processes that lend. CENOTE_OUT_OF_MEMORY: they have none either; the loan goes on, and what it names sleeps on with its contents.
+ * `result` says what came back, and may be NULL. A loan ends with its pool.
+ */
+CENOTE_API int cenote_loan_end(cenote_loan *loan, cenote_sleep *result, size_t size);
+#define cenote_loan_end(...) cenote_loan_end(__VA_ARGS__, sizeof(cenote_sleep))
+
 /*
  * Copies to the host what was kept of a block that sleeps: `bytes` from `from` on, an address inside the block, to `to`. The caller keeps the block
  * live meanwhile. After a reset of the device it is there still. CENOTE_INVALID: a part of it is awake, or was discarded.

@@ -481,7 +481,7 @@ static struct request begun_by_large(const struct climb *c, const struct request
 {
     struct request q = *c->request;
     uint64_t page = pages_largest(&c->pool->store.pages);
-    if (c->rung == RUNG_SPLIT && !who->may_unmap && !q.heap && !q.at && q.alignment < page)
+    if (c->rung >= RUNG_SPLIT && !who->may_unmap && !q.heap && !q.at && q.alignment < page)
         q.alignment = page;
     return q;
 }
@@ -512,7 +512,7 @@ static enum attempt place_and_fill(struct climb *c, tick orderable, bool is_last
     struct place place = {0};
     struct requester who = place_requester(pool, c->arena);
     who.anywhere |= c->rung > RUNG_BUDGET;
-    who.splits = c->rung == RUNG_SPLIT;
+    who.splits = c->rung >= RUNG_SPLIT;
     who.may_unmap &= !courier_is_stuck(&pool->courier);
     who.orderable = orderable;
     if (!place_reserve_books(pool, c->request->mark))

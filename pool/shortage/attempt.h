@@ -12,7 +12,7 @@
 #define ROUNDS_MAX      256        /* for one allocation: other threads may take for
                                       ever what comes back. A quarter of a second */
 
-enum rung { RUNG_BUDGET, RUNG_HARVEST, RUNG_CALLBACK, RUNG_ORDER, RUNG_WAIT, RUNG_SPLIT };
+enum rung { RUNG_BUDGET, RUNG_HARVEST, RUNG_CALLBACK, RUNG_ORDER, RUNG_WAIT, RUNG_SPLIT, RUNG_LENDERS };
 
 /* One allocation on its way up. */
 struct climb {
@@ -25,6 +25,7 @@ struct climb {
     tick                  limit;    /* RUNG_WAIT: what is freed later is waited for in another round */
     CUresult              no_order; /* what the driver said when the stream was to
                                        wait for others; then the host waits */
+    int                   lenders;  /* how often they were asked */
     int                   rounds;   /* of RUNG_WAIT, and waits for addresses */
     struct siblings       siblings;
     uint64_t              stir;     /* that of this pool and of its siblings when the last round began */

@@ -16,6 +16,7 @@
  *                     here (not during a capture)
  *     RUNG_SPLIT      a block that lies on a part of a large page has small ones there (units.c); during a capture no
  *                     page goes for another, and a place begins with a large one instead
+ *     RUNG_LENDERS    other processes of the user that lend memory of the card give some to the driver (share/wants.c)
  *     then            CENOTE_OUT_OF_MEMORY, and the explanation (explain.c) once the turn is over
  *
  * With CENOTE_NO_WAIT it calls no function of the program and leaves out the rungs that wait.
@@ -258,6 +259,25 @@ static bool may_split(const struct climb *c)
     return pages_have_sizes(&c->pool->store.pages) && provider_moves_pages(c->pool, c->arena);
 }
 
+/*
+ * What the other processes gave is the driver's. A third process may take it: then they are asked again. True: they
+ * gave some. LOCKING: the turn, let go of meanwhile, so that no process waits for one that waits for it.
+ */
+static bool ask_lenders(struct climb *c)
+{
+    cenote_pool *pool = c->pool;
+    uint64_t room = room_outside(c), page = 1ull << pool->store.pages.shifts[GRADE_LARGE];
+    lock_take(&pool->lock);
+    uint64_t allowance = provider_allowance(pool), missing = sums_missing(pool, c->arena, c->request->bytes) + page;
+    lock_give(&pool->lock);
+    if (c->driver || missing > allowance || c->lenders++ >= CALLBACKS_MAX)
+        return false;
+    turn_leave(pool);
+    uint64_t gave = pool->config.hooks->want(pool, missing > room ? missing - room : page);
+    c->driver = turn_resume(pool);
+    return gave && !c->driver;
+}
+
 /* The program is asked, and asked again as long as it frees something. */
 static bool call_back(struct climb *c)
 {
@@ -277,7 +297,7 @@ static bool call_back(struct climb *c)
  */
 static bool work(struct climb *c, bool hopeless)
 {
-    if (c->request->no_wait && c->rung > RUNG_HARVEST && c->rung < RUNG_SPLIT)
+    if (c->request->no_wait && c->rung > RUNG_HARVEST && c->rung != RUNG_SPLIT)
         return c->rung == RUNG_CALLBACK && borrow(c);
     switch (c->rung) {
     case RUNG_BUDGET:
@@ -295,6 +315,8 @@ static bool work(struct climb *c, bool hopeless)
         return c->repeats = borrow(c) || (!hopeless && (wait_a_while(c) || another_round(c)));
     case RUNG_SPLIT:
         return !hopeless && may_split(c);
+    case RUNG_LENDERS:
+        return c->repeats = !hopeless && ask_lenders(c);
     }
     return false;
 }
@@ -308,7 +330,7 @@ static bool climb_higher(struct climb *c, bool hopeless)
     lock_give(&pool->lock);
     c->siblings.unmap = c->no_mapping == CUDA_ERROR_OUT_OF_MEMORY;
     do {
-        if (c->rung == RUNG_SPLIT)
+        if (c->rung == RUNG_LENDERS && !c->repeats)
             return false;
         c->rung += !c->repeats;
         c->repeats = false;

@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from cenote.holders.growth import Growth
     from cenote.inside.plugin import Status
     from cenote.inside.reports import Mark, Path, Row
-    from cenote.inside.sleep import Slept
+    from cenote.inside.sleep import Loan, Slept
     from cenote.labels.step_counter import Step
     from cenote.labels.tags import Tag
     from cenote.native.bindings import Device, Error, Level
 
-__all__ = ["Error", "NotBuilt", "__version__", "dry_run", "explain", "growth", "include_folder", "install", "label", "library", "mark", "pause",
-           "record", "resume", "retire", "rows", "save_trace", "simulation_folder", "snapshot", "stats", "status", "step", "steps", "tag", "trim"]
+__all__ = ["Error", "NotBuilt", "__version__", "dry_run", "explain", "growth", "include_folder", "install", "label", "lend", "library", "mark",
+           "pause", "record", "resume", "retire", "rows", "save_trace", "simulation_folder", "snapshot", "stats", "status", "step", "steps", "tag",
+           "trim"]
 __version__: str = version()
 
 
@@ -222,6 +223,18 @@ def resume(what: "Any" = None) -> "Slept":
     """What sleeps of `what` wakes, with its contents. torch.cuda.OutOfMemoryError if the device has no room: then it sleeps on."""
     from cenote.inside import sleep
     return sleep.resume(what)
+
+
+def lend(what: "Any" = None, keep: "bool | str" = True) -> "Loan":
+    """Within this context the program does not use `what` (as for `pause`), and other processes of the user on the same card may have its memory: if
+    one of them is short, it goes to sleep, and at the end of the context it wakes. If nobody asks, nothing happens. At the end
+    torch.cuda.OutOfMemoryError if the card has no room: then it is lent on, and `end()` of the loan tries again.
+
+        with cenote.lend(optimizer):
+            wait_for_the_engine()
+    """
+    from cenote.inside import sleep
+    return sleep.Loan(what, keep)
 
 
 # --- trimming

@@ -41,12 +41,17 @@ static int index_by_number(const char *entry)
     return end != entry && number >= 0 && number < model.shape.devices ? (int)number : -1;
 }
 
-/* It differs early: a few digits tell devices apart. */
+/* It differs early: a few digits tell devices apart. A machine with a name has others than the next machine. */
 CUuuid device_uuid_of(int index)
 {
     CUuuid uuid;
+    uint32_t machine = 0;
     memcpy(uuid.bytes, "sim ulated GPU  ", sizeof uuid.bytes);
     uuid.bytes[3] = (char)index;
+    for (const char *at = model.shape.machine; *at; at++)
+        machine = machine * 31 + (unsigned char)*at;
+    if (machine)
+        memcpy(uuid.bytes + 12, &machine, sizeof machine);
     return uuid;
 }
 

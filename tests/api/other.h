@@ -14,6 +14,7 @@
 #include "tests/patience.h"
 
 #include <cenote/share.h>
+#include <cenote/sleep.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
@@ -30,7 +31,8 @@
 #define OTHER_BLOCKS 5000
 
 enum other_op {
-    TAKE, GIVE, GIVE_ALL, FILL, DIFFER, IMPORT, CLOSE, OPEN_LEGACY, CLOSE_LEGACY, TRIM, LIMIT_FILES, FILES, BECOME, UNKNOW, FORK, BOOKS, END
+    TAKE, GIVE, GIVE_ALL, FILL, DIFFER, IMPORT, CLOSE, OPEN_LEGACY, CLOSE_LEGACY, TRIM, LIMIT_FILES, FILES, BECOME, UNKNOW, FORK, BOOKS, OWN, LEND,
+    LOAN_END, SLEEPING, END
 };
 
 struct order {
@@ -71,14 +73,20 @@ static inline int fill_here(uint64_t at, uint64_t pattern, size_t bytes)
     return result ? result : (int)cuCtxSynchronize();
 }
 
-static inline int take_here(cenote_pool *pool, struct order *o)
+static inline int own_here(cenote_pool *pool, struct order *o)
 {
     void *block = NULL;
     int error = cenote_alloc(pool, o->bytes, NULL, &block);
     if (!error)
         error = fill_here((uint64_t)(uintptr_t)block, o->pattern, o->bytes);
     o->at = (uint64_t)(uintptr_t)block;
-    return error ? error : cenote_export(block, &o->share);
+    return error;
+}
+
+static inline int take_here(cenote_pool *pool, struct order *o)
+{
+    int error = own_here(pool, o);
+    return error ? error : cenote_export((void *)(uintptr_t)o->at, &o->share);
 }
 
 /* A child that lives on with what it inherited, and can do nothing with it. */
@@ -104,6 +112,30 @@ static inline int fork_here(struct order *o)
     bool came = child > 0 && read(ends[0], &word, 1) == 1;
     close(ends[0]);
     return !came;
+}
+
+static inline int lend_order(cenote_pool *pool, struct order *o)
+{
+    static cenote_loan *loan;
+    const void *block = (const void *)(uintptr_t)o->at;
+    cenote_sleep sleep = {.blocks = o->at ? &block : NULL, .count = o->at != 0}; /* one block, or the whole pool */
+    cenote_stats stats;
+    switch (o->op) {
+    case OWN: /* a block that is not exported: it may sleep */
+        return own_here(pool, o);
+    case LEND:
+        return cenote_pool_lend(pool, &sleep, &loan);
+    case LOAN_END:
+        o->error = cenote_loan_end(loan, &sleep);
+        o->bytes = sleep.pages;
+        return o->error;
+    case SLEEPING:
+        o->error = cenote_pool_stats(pool, &stats);
+        o->bytes = stats.asleep;
+        return o->error;
+    default:
+        return -1;
+    }
 }
 
 static inline int do_order(cenote_pool *pool, struct order *o)
@@ -152,7 +184,7 @@ static inline int do_order(cenote_pool *pool, struct order *o)
         o->pattern = books.mappings;
         return (int)books.violations;
     default:
-        return -1;
+        return lend_order(pool, o);
     }
 }
 

@@ -28,6 +28,7 @@
 struct givens {
     cenote_pool    *pool, *made;
     cenote_group   *group, *next;
+    cenote_loan    *loan;
     CUstream        stream;
     void           *block;
     cenote_block    found;
@@ -117,6 +118,12 @@ INVALID(NO_POOL, cenote_pool_resume(NULL, NULL))
 RIGHT(CENOTE_OK, cenote_pool_pause(g.pool, NULL) || cenote_pool_resume(g.pool, NULL))
 INVALID("sizeof(cenote_sleep)", (cenote_pool_pause)(g.pool, &(cenote_sleep){0}, 0))
 INVALID("sizeof(cenote_sleep)", (cenote_pool_resume)(g.pool, &(cenote_sleep){0}, 0))
+INVALID(NO_POOL, cenote_pool_lend(NULL, NULL, &g.loan))
+INVALID("has a place for the loan", cenote_pool_lend(g.pool, NULL, NULL))
+INVALID("has a place for the loan", cenote_pool_lend(g.pool, &(cenote_sleep){.contents = 9}, &g.loan))
+INVALID("sizeof(cenote_sleep)", (cenote_pool_lend)(g.pool, &(cenote_sleep){0}, &g.loan, 0))
+INVALID("there is no such loan", cenote_loan_end(NULL, NULL))
+RIGHT(CENOTE_OK, cenote_pool_lend(g.pool, NULL, &g.loan) || cenote_loan_end(g.loan, NULL))
 INVALID(NO_POOL, cenote_group_create(NULL, "x", 0, NULL, &g.next))
 RIGHT(CENOTE_OK, cenote_group_create(g.pool, NULL, 0, NULL, &g.next) || cenote_group_destroy(g.next))
 RIGHT(CENOTE_OK, cenote_group_create(g.pool, "x", 0, NULL, &g.next) || cenote_group_destroy(g.next))

@@ -33,6 +33,7 @@ static void call_pools(struct scenery *s, cenote_group *group)
     cenote_budget budget;
     size_t count;
     uint64_t bytes;
+    cenote_loan *loan = NULL;
     ASK(cenote_pool_create(0, NULL, &other));
     ASK(cenote_pool_create_in(s->scene.context, NULL, &other));
     ASK(cenote_pool_default(0, &other));
@@ -58,6 +59,8 @@ static void call_pools(struct scenery *s, cenote_group *group)
     ASK(cenote_pool_step(pool));
     ASK(cenote_pool_pause(pool, NULL));
     ASK(cenote_pool_resume(pool, NULL));
+    ASK(cenote_pool_lend(pool, NULL, &loan));
+    ASK(cenote_loan_end(loan, NULL));
     ASK(cenote_pool_sync_begin(pool, &bytes));
     ASK(cenote_pool_sync_end(pool, 0));
     ASK(cenote_on_moment(NULL, NULL));

@@ -96,22 +96,73 @@ class Named:
 
 
 def pause(what: Any = None, keep: Union[bool, str] = True) -> Slept:
-    if keep not in CONTENTS:
-        raise Error(f'keep is True, False or "constant", not {keep!r:.60}')
+    contents = contents_of(keep)
     named = Named(what)
     for owner in named.owners:
         guard(owner)
-    return of_all("cenote_pool_pause", named, CONTENTS[keep])
+    return of_all("cenote_pool_pause", named, contents)
 
 
 def resume(what: Any = None) -> Slept:
     try:
         return of_all("cenote_pool_resume", Named(what), KEEP)
     finally:
-        for owner, hook in list(_guards.items()):
-            if not is_asleep(owner):
-                hook.remove()
-                del _guards[owner]
+        let_pass()
+
+
+class Loan:
+    """Memory that other processes may have, until `end`: as a context manager, to the end of its block."""
+
+    def __init__(self, what: Any, keep: Union[bool, str]) -> None:
+        self.contents = contents_of(keep)
+        self.named = Named(what)
+        self.loans: list[ctypes.c_void_p] = []
+
+    def __enter__(self) -> "Loan":
+        for owner in self.named.owners:
+            guard(owner)
+        try:
+            for pool, request, _ in list(self.named.requests()):
+                request.contents = self.contents
+                loan = ctypes.c_void_p()
+                bindings.call("cenote_pool_lend", pool, ctypes.byref(request), ctypes.byref(loan), ctypes.sizeof(request))
+                self.loans.append(loan)
+        except BaseException:
+            self.end()
+            raise
+        return self
+
+    def end(self) -> Slept:
+        """The program has all of it back. After an error what has not come back is lent on; another call tries again."""
+        sums = Slept(0, 0, 0, 0, 0.0)
+        try:
+            while self.loans:
+                result = SleepStruct()
+                code = bindings.function("cenote_loan_end")(self.loans[-1], ctypes.byref(result), ctypes.sizeof(result))
+                if code:
+                    fail(bindings.error(code), "the end of a loan")
+                self.loans.pop()
+                sums = Slept(sums.memory + result.pages, sums.kept + result.kept, 0, 0, sums.seconds + result.ns / 1e9)
+        finally:
+            let_pass()
+        return sums
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+def let_pass() -> None:
+    """Modules and optimizers that are awake may be called again."""
+    for owner, hook in list(_guards.items()):
+        if not is_asleep(owner):
+            hook.remove()
+            del _guards[owner]
+
+
+def contents_of(keep: Union[bool, str]) -> int:
+    if keep not in CONTENTS:
+        raise Error(f'keep is True, False or "constant", not {keep!r:.60}')
+    return CONTENTS[keep]
 
 
 def of_all(name: str, named: Named, contents: int) -> Slept:
@@ -127,11 +178,11 @@ def of_all(name: str, named: Named, contents: int) -> Slept:
     return sums
 
 
-def fail(error: Error) -> NoReturn:
+def fail(error: Error, where: str = "cenote.resume") -> NoReturn:
     """If the device has no room, the error is PyTorch's, which programs catch."""
     torch = bindings.torch_with_gpu()
     if error.name == "OUT_OF_MEMORY" and torch is not None:
-        raise torch.OutOfMemoryError(f"cenote.resume: the device has no room for what sleeps, and it sleeps on. {error}") from error
+        raise torch.OutOfMemoryError(f"{where}: the device has no room for what sleeps, and it sleeps on. {error}") from error
     raise error
 
 

@@ -187,6 +187,8 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "cenote_pool_trim": (ctypes.c_int, [_pool, ctypes.c_uint64, ctypes.c_uint]),
     "cenote_pool_pause": (ctypes.c_int, [_pool, _out, _size]),
     "cenote_pool_resume": (ctypes.c_int, [_pool, _out, _size]),
+    "cenote_pool_lend": (ctypes.c_int, [_pool, _out, ctypes.POINTER(ctypes.c_void_p), _size]),
+    "cenote_loan_end": (ctypes.c_int, [ctypes.c_void_p, _out, _size]),
     "cenote_block_read_asleep": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p, _size]),
     "cenote_pool_step": (ctypes.c_int, [_pool]),
     "cenote_pool_steps": (ctypes.c_int, [_pool, _out, _size, _count, _size]),

@@ -1,0 +1,271 @@
+/*
+ * lend.c: memory that a program does not use for a while, and that other processes of its user on the same card may have meanwhile.
+ *
+ *     cenote_pool_lend ---> lent ---another process wants memory: it goes to sleep---> taken
+ *                            |                                                           |  cenote_loan_end
+ *                            +---cenote_loan_end: nothing happens---> ended <---it wakes-+
+ *
+ * The loan goes as a whole: what it names sleeps as after cenote_pool_pause. So kernels must not touch it until the loan has ended. What wakes needs
+ * memory: if the card has too little, cenote_loan_end asks the other processes in turn, and if they have none either, the loan goes on and the
+ * contents sleep on. Who asks is answered in a bounded time (wants.c): nobody waits for a process that waits for him, because a thread of its own
+ * answers, and needs no memory of the card to do so.
+ *
+ * It is not sleep (pool/sleep/): which pages go, and how they come back, is decided there.
+ *
+ * LOCKING: `lending` guards the table, but not while a loan is `going` or `coming`: then the loan is its thread's. `working` is held while memory
+ * goes, across driver calls: the end of the process waits for it. It is taken with no other lock held, and before all that cenote_pool_pause takes.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cenote/report.h>
+#include <cenote/sleep.h>
+
+#include "base/check.h"
+#include "pool/life/pool.h"
+#include "share/lend.h"
+
+#define LOANS_MAX 256
+#define TRIES 8                     /* of one end: what others gave may have gone to a third */
+
+enum loan_state { NO_LOAN, LENT, GOING, TAKEN, COMING };
+
+struct cenote_loan {
+    enum loan_state state;
+    cenote_pool *pool;
+    uint64_t     serial;            /* of the pool */
+    cenote_sleep what;
+    const void **list;              /* what.blocks, a copy of our own; NULL: none */
+    uint64_t     pages;             /* bytes that went, while it is taken */
+};
+
+static LOCK_OF_PROCESS struct lock lending = LOCK_INITIALIZER(LOCK_SHARE);
+static struct lock working = LOCK_INITIALIZER(LOCK_SHARE);  /* not of the order of ranks: lock_take_plain */
+static struct cenote_loan loans[LOANS_MAX];
+static _Atomic(uint32_t) changes;   /* one more whenever a loan stops going or coming */
+static atomic_bool stopped;
+
+/* ------------------------------------------------------------------------------------------------------------------------------- the table */
+
+/* LOCKING: `lending`. */
+static cenote_loan *find_free(void)
+{
+    for (int i = 0; i < LOANS_MAX; i++)
+        if (loans[i].state == NO_LOAN)
+            return &loans[i];
+    return NULL;
+}
+
+static size_t list_bytes(const cenote_sleep *what)
+{
+    return what->count * sizeof *what->blocks;
+}
+
+static void forget(cenote_loan *loan)
+{
+    if (loan->list)
+        memory_unmap((void *)loan->list, list_bytes(&loan->what));
+    memset(loan, 0, sizeof *loan);
+}
+
+static void settle(cenote_loan *loan, enum loan_state state)
+{
+    lock_take(&lending);
+    if (state == NO_LOAN)
+        forget(loan);
+    loan->state = state;
+    atomic_fetch_add(&changes, 1);
+    lock_give(&lending);
+    syscall(SYS_futex, &changes, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+/* Waits while another thread has the loan. LOCKING: `lending`, let go of meanwhile. */
+static void await(const cenote_loan *loan)
+{
+    while (loan->state == GOING || loan->state == COMING) {
+        uint32_t seen = atomic_load(&changes);
+        lock_give(&lending);
+        syscall(SYS_futex, &changes, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+        lock_take(&lending);
+    }
+}
+
+/* A loan of a pool that is there still. LOCKING: `lending`. */
+static bool is_of(const cenote_loan *loan, const unsigned char card[LEND_CARD_BYTES])
+{
+    return !pool_usable(loan->pool) && loan->pool->config.serial == loan->serial && !memcmp(loan->pool->config.device->uuid, card, LEND_CARD_BYTES);
+}
+
+/* ----------------------------------------------------------------------------------------------------------------------- memory that goes */
+
+static uint64_t held(cenote_pool *pool)
+{
+    cenote_stats stats = {0};
+    (cenote_pool_stats)(pool, &stats, CENOTE_STATS_COUNTED);
+    return stats.reserved.current;
+}
+
+/* What is free in the loan's pool goes, and then, if that is too little, the loan. How many bytes went. LOCKING: `working`; the loan is ours. */
+static uint64_t let_go(cenote_loan *loan, uint64_t bytes, bool *taken)
+{
+    cenote_pool *pool = loan->pool;
+    uint64_t before = held(pool);
+    struct error_aside aside;
+    error_lay_aside(&aside);
+    cenote_pool_trim(pool, 0, 0);
+    uint64_t now = held(pool), gone = before > now ? before - now : 0;
+    if (!*taken && gone < bytes) {
+        cenote_sleep what = loan->what;
+        cenote_pool_pause(pool, &what); /* after an error a part of it may sleep */
+        loan->pages += what.pages;
+        *taken = loan->pages != 0;
+        gone += what.pages;
+    }
+    error_take_back(&aside);
+    return gone;
+}
+
+/* The next loan on the card that was not looked at for this want; its thread is the caller then. */
+static cenote_loan *take_next(const unsigned char card[LEND_CARD_BYTES], int *next, bool *taken)
+{
+    cenote_loan *found = NULL;
+    lock_take(&lending);
+    for (; !found && *next < LOANS_MAX; ++*next) {
+        cenote_loan *loan = &loans[*next];
+        if ((loan->state != LENT && loan->state != TAKEN) || !is_of(loan, card))
+            continue;
+        found = loan;
+        *taken = loan->state == TAKEN;
+        loan->state = GOING;
+    }
+    lock_give(&lending);
+    return found;
+}
+
+/* Bytes of the card go to the driver: of pools that lend, what is free, and what is lent, until it is enough. How many went. LOCKING: none. */
+uint64_t lend_give(const unsigned char card[LEND_CARD_BYTES], uint64_t bytes)
+{
+    uint64_t gave = 0;
+    bool taken;
+    int next = 0;
+    lock_take_plain(&working);
+    for (cenote_loan *loan; !atomic_load(&stopped) && gave < bytes && (loan = take_next(card, &next, &taken));) {
+        gave += let_go(loan, bytes - gave, &taken);
+        settle(loan, taken ? TAKEN : LENT);
+    }
+    lock_give_plain(&working);
+    return gave;
+}
+
+/* The process ends: nothing goes from now on (rule 10). */
+void lend_stop(void)
+{
+    if (driver_is_forked())
+        return;
+    atomic_store(&stopped, true);
+    lock_settle(&working, EXIT_PATIENCE);
+}
+
+/* ---------------------------------------------------------------------------------------------------------------------------- the interface */
+
+static int copy_list(cenote_loan *loan)
+{
+    size_t bytes = list_bytes(&loan->what);
+    if (!bytes)
+        return CENOTE_OK;
+    loan->list = memory_map(bytes);
+    if (!loan->list)
+        return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for a loan of %llu blocks", (unsigned long long)loan->what.count);
+    memcpy((void *)loan->list, loan->what.blocks, bytes);
+    loan->what.blocks = loan->list;
+    return CENOTE_OK;
+}
+
+int(cenote_pool_lend)(cenote_pool *pool, const cenote_sleep *sleep, cenote_loan **loan, size_t size)
+{
+    static const unsigned char unnamed[LEND_CARD_BYTES];
+    cenote_sleep what = {0};
+    int error = pool_usable(pool);
+    if (error || (sleep && (error = sized_in(&what, sizeof what, sleep, size, "cenote_sleep"))))
+        return error;
+    if (!loan || what.contents > CENOTE_CONSTANT || what.unused || what.count > SIZE_MAX / 2 / sizeof *what.blocks || (what.count && !what.blocks))
+        return error_set(CENOTE_INVALID, 0, "a loan names what cenote_pool_pause takes, and has a place for the loan");
+    if (!memcmp(pool->config.device->uuid, unnamed, sizeof unnamed))
+        return error_set(CENOTE_NOT_SUPPORTED, 0, "the driver does not say which card device %d is: no other process could ask for its memory",
+                         pool->config.device->ordinal);
+    if (!wants_serve())
+        return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no socket or thread to hear what others want: %s", strerror(errno));
+    lock_take(&lending);
+    cenote_loan *made = find_free();
+    if (made) {
+        *made = (cenote_loan){.pool = pool, .serial = pool->config.serial, .what = what};
+        if ((error = copy_list(made)))
+            memset(made, 0, sizeof *made);
+        else
+            made->state = LENT;
+    }
+    lock_give(&lending);
+    if (!made)
+        return error_set(CENOTE_BUSY, 0, "%d loans are there: end one first", LOANS_MAX);
+    if (!error)
+        *loan = made;
+    return error;
+}
+
+/* Others are asked for what the pages need; what they gave may go to a third, so several times. LOCKING: none. */
+static int bring_back(cenote_loan *loan, cenote_sleep *what)
+{
+    int error = (cenote_pool_resume)(loan->pool, what, sizeof *what);
+    for (int tries = 0; error == CENOTE_OUT_OF_MEMORY && tries < TRIES && wants_ask(loan->pool, loan->pages); tries++)
+        error = (cenote_pool_resume)(loan->pool, what, sizeof *what);
+    return error;
+}
+
+int(cenote_loan_end)(cenote_loan *loan, cenote_sleep *result, size_t size)
+{
+    cenote_sleep what = {0};
+    int error = pool_process_usable();
+    if (error || (error = sized_check(size, "cenote_sleep")))
+        return error;
+    lock_take(&lending);
+    bool known = loan >= loans && loan < loans + LOANS_MAX;
+    if (known)
+        await(loan);
+    known = known && loan->state != NO_LOAN;
+    bool taken = known && loan->state == TAKEN;
+    if (known && !taken)
+        forget(loan);
+    if (taken) {
+        loan->state = COMING;
+        what = loan->what;
+    }
+    lock_give(&lending);
+    if (!known)
+        return error_set(CENOTE_INVALID, 0, "there is no such loan: it has ended, or its pool has");
+    if (taken) {
+        error = bring_back(loan, &what);
+        settle(loan, error ? TAKEN : NO_LOAN);
+    }
+    if (!error && result) {
+        what.blocks = NULL;
+        sized_out(result, size, &what, sizeof what);
+    }
+    return error;
+}
+
+/* The pool is closed for calls: its loans end with it. LOCKING: none, not inside a device. */
+void lend_pool_ends(const cenote_pool *pool)
+{
+    lock_take(&lending);
+    for (int i = 0; i < LOANS_MAX; i++)
+        if (loans[i].state != NO_LOAN && loans[i].pool == pool && loans[i].serial == pool->config.serial) {
+            await(&loans[i]);
+            if (loans[i].state != NO_LOAN)
+                forget(&loans[i]);
+        }
+    lock_give(&lending);
+}

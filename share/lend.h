@@ -1,0 +1,21 @@
+/* lend.h: memory that processes of one user lend each other; see lend.c and wants.c. */
+#ifndef CENOTE_SHARE_LEND_H
+#define CENOTE_SHARE_LEND_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "pool/pool.h"
+
+#define LEND_CARD_BYTES 16 /* of a card's name: its UUID */
+
+/* --- share/lend.c */
+void lend_pool_ends(const cenote_pool *pool);
+uint64_t lend_give(const unsigned char card[LEND_CARD_BYTES], uint64_t bytes);
+void lend_stop(void);
+
+/* --- share/wants.c */
+bool     wants_serve(void);                                 /* from now on this process hears what others want. False: errno says why */
+uint64_t wants_ask(cenote_pool *pool, uint64_t bytes);      /* how many bytes of the pool's card others gave */
+
+#endif

@@ -1,0 +1,26 @@
+/* letters.h: datagrams between processes of one user; see letters.c. */
+#ifndef CENOTE_SHARE_LETTERS_H
+#define CENOTE_SHARE_LETTERS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/un.h>
+
+struct letter {                     /* one datagram and what the kernel says of it */
+    struct sockaddr_un from;
+    socklen_t from_size;
+    bool    trusted;                /* it is of a process of our user */
+    bool    taken;                  /* for an importer: another user has the exporter's name */
+    int     file;                   /* that came along, or -1 */
+    ssize_t length;                 /* -1: none, see errno */
+};
+
+/* `key` 0: all letters are heard. */
+int           letters_socket(uint64_t key);
+bool          letters_has_key(const void *data, ssize_t length, uint64_t key);
+bool          letters_is_our_user(uid_t user);
+struct letter letters_receive(int s, void *data, size_t room, unsigned files);
+
+#endif

@@ -1,0 +1,180 @@
+/*
+ * test_lend.c: memory that a process lends goes to another that is short of it, and comes back with its contents. Two processes on one simulated card
+ * that has room for four units. Not: PyTorch (tests/torch/only_cenote/).
+ */
+#include "tests/api/pair.h"
+
+#include <cenote/sleep.h>
+
+#define UNIT (16 * MIB)
+
+static void open_lenders(struct pair *p)
+{
+    struct sim_shape shape = shared_card();
+    cenote_options options = scene_options();
+    shape.capacity = 4 * UNIT;
+    snprintf(shape_text, sizeof shape_text, "capacity:64MiB,context_bytes:0,machine:%s", shape.machine);
+    scene_open_with(&p->scene, &shape, &options);
+    other_start(&p->other, shape_text, CENOTE_VMM);
+}
+
+static int ask_other(struct other *other, struct order o, struct order *answer)
+{
+    int error = other_order(other, &o);
+    if (answer)
+        *answer = o;
+    return error;
+}
+
+static uint64_t other_own(struct other *other, uint64_t bytes, uint64_t pattern)
+{
+    struct order o;
+    EXPECT_EQ(ask_other(other, (struct order){.op = OWN, .bytes = bytes, .pattern = pattern}, &o), 0);
+    return o.at;
+}
+
+static uint64_t other_asleep(struct other *other)
+{
+    struct order o;
+    EXPECT_EQ(ask_other(other, (struct order){.op = SLEEPING}, &o), 0);
+    return o.bytes;
+}
+
+CASE(what_is_lent_is_another_s_and_comes_back_whole)
+{
+    struct pair p;
+    struct held mine;
+    struct order o;
+    void *block;
+    open_lenders(&p);
+    uint64_t theirs = other_own(&p.other, 3 * UNIT, 7);
+    EXPECT_EQ(cenote_alloc(p.scene.pool, 2 * UNIT, p.scene.stream[A], &block), CENOTE_OUT_OF_MEMORY); /* nobody lends */
+    EXPECT_EQ(ask_other(&p.other, (struct order){.op = LEND}, NULL), 0);
+    EXPECT_EQ(other_asleep(&p.other), 0); /* nobody has asked */
+    REQUIRE(held_take(&mine, p.scene.pool, 2 * UNIT, p.scene.stream[A]));
+    EXPECT(other_asleep(&p.other) >= 3 * UNIT);
+
+    EXPECT_EQ(ask_other(&p.other, (struct order){.op = LOAN_END}, NULL), CENOTE_OUT_OF_MEMORY); /* it is used, and not lent */
+    EXPECT(other_asleep(&p.other) >= 3 * UNIT);
+    DONE(cenote_free(mine.at));
+    DONE(cenote_pool_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(ask_other(&p.other, (struct order){.op = LOAN_END}, &o), 0);
+    EXPECT(o.bytes >= 3 * UNIT);
+    EXPECT_EQ(other_differ(&p.other, theirs, 7, 3 * UNIT), 0);
+    EXPECT_EQ(cenote_alloc(p.scene.pool, 2 * UNIT, p.scene.stream[A], &block), CENOTE_OUT_OF_MEMORY); /* the loan has ended */
+    DONE(other_give(&p.other, theirs));
+    close_pair(&p);
+}
+
+/* A loan that ends asks in turn: both processes live on a card that holds one of them. */
+CASE(two_that_lend_take_turns)
+{
+    struct pair p;
+    struct held mine;
+    cenote_loan *loan;
+    cenote_sleep back;
+    open_lenders(&p);
+    uint64_t theirs = other_own(&p.other, 3 * UNIT, 7);
+    EXPECT_EQ(ask_other(&p.other, (struct order){.op = LEND}, NULL), 0);
+    REQUIRE(held_take(&mine, p.scene.pool, 3 * UNIT, p.scene.stream[A]));
+    for (int round = 0; round < 5; round++) {
+        DONE(cenote_pool_lend(p.scene.pool, NULL, &loan));
+        EXPECT_EQ(ask_other(&p.other, (struct order){.op = LOAN_END}, NULL), 0);
+        EXPECT_EQ(other_asleep(&p.other), 0);
+        EXPECT(scene_stats(p.scene.pool).asleep >= 3 * UNIT);
+        EXPECT_EQ(other_differ(&p.other, theirs, 7, 3 * UNIT), 0);
+        EXPECT_EQ(ask_other(&p.other, (struct order){.op = LEND}, NULL), 0);
+        DONE(cenote_loan_end(loan, &back));
+        EXPECT(back.pages >= 3 * UNIT);
+        EXPECT(other_asleep(&p.other) >= 3 * UNIT);
+        held_expect(&mine, p.scene.stream[A]);
+        DONE(cuCtxSynchronize());
+    }
+    DONE(cenote_free(mine.at));
+    DONE(cenote_pool_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(ask_other(&p.other, (struct order){.op = LOAN_END}, NULL), 0);
+    DONE(other_give(&p.other, theirs));
+    close_pair(&p);
+}
+
+/* What is free in a pool that lends goes first, and if it is enough nothing sleeps. */
+CASE(free_memory_goes_before_what_is_lent)
+{
+    struct pair p;
+    struct held mine;
+    open_lenders(&p);
+    uint64_t kept = other_own(&p.other, UNIT, 7), freed = other_own(&p.other, 2 * UNIT, 8);
+    DONE(other_give(&p.other, freed));
+    EXPECT_EQ(ask_other(&p.other, (struct order){.op = LEND, .at = kept}, NULL), 0);
+    REQUIRE(held_take(&mine, p.scene.pool, 2 * UNIT, p.scene.stream[A]));
+    EXPECT_EQ(other_asleep(&p.other), 0);
+    DONE(cenote_free(mine.at));
+    DONE(other_give(&p.other, kept));
+    EXPECT_EQ(ask_other(&p.other, (struct order){.op = LOAN_END}, NULL), 0);
+    close_pair(&p);
+}
+
+CASE(only_what_is_named_sleeps)
+{
+    struct pair p;
+    struct held mine;
+    void *block;
+    open_lenders(&p);
+    uint64_t used = other_own(&p.other, 2 * UNIT, 7), lent = other_own(&p.other, UNIT, 8);
+    EXPECT_EQ(ask_other(&p.other, (struct order){.op = LEND, .at = lent}, NULL), 0);
+    EXPECT_EQ(cenote_alloc(p.scene.pool, 3 * UNIT, p.scene.stream[A], &block), CENOTE_OUT_OF_MEMORY);
+    EXPECT_EQ(other_differ(&p.other, used, 7, 2 * UNIT), 0);
+    REQUIRE(held_take(&mine, p.scene.pool, UNIT + UNIT / 2, p.scene.stream[A]));
+    EXPECT_EQ(other_differ(&p.other, used, 7, 2 * UNIT), 0);
+    DONE(cenote_free(mine.at));
+    DONE(cenote_pool_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(ask_other(&p.other, (struct order){.op = LOAN_END}, NULL), 0);
+    EXPECT_EQ(other_differ(&p.other, lent, 8, UNIT), 0);
+    DONE(other_give(&p.other, used));
+    DONE(other_give(&p.other, lent));
+    close_pair(&p);
+}
+
+/* A lender that is killed is none; its memory is the card's. */
+CASE(a_lender_that_dies_gives_everything)
+{
+    struct pair p;
+    struct held mine;
+    open_lenders(&p);
+    other_own(&p.other, 3 * UNIT, 7);
+    EXPECT_EQ(ask_other(&p.other, (struct order){.op = LEND}, NULL), 0);
+    other_kill(&p.other);
+    REQUIRE(held_take(&mine, p.scene.pool, 3 * UNIT, p.scene.stream[A]));
+    DONE(cenote_free(mine.at));
+    scene_close(&p.scene);
+}
+
+CASE(mistakes_are_said_and_loans_end_with_their_pool)
+{
+    struct pair p;
+    cenote_loan *loan = NULL, *first = NULL;
+    cenote_sleep wrong = {.contents = 9}, back;
+    open_lenders(&p);
+    EXPECT_EQ(cenote_pool_lend(p.scene.pool, &wrong, &loan), CENOTE_INVALID);
+    EXPECT_EQ(cenote_pool_lend(p.scene.pool, NULL, NULL), CENOTE_INVALID);
+    EXPECT_EQ(cenote_pool_lend(NULL, NULL, &loan), CENOTE_INVALID);
+    EXPECT_EQ(cenote_loan_end(NULL, &back), CENOTE_INVALID);
+    for (int i = 0; i < 256; i++) {
+        DONE(cenote_pool_lend(p.scene.pool, NULL, &loan));
+        first = first ? first : loan;
+    }
+    EXPECT_EQ(cenote_pool_lend(p.scene.pool, NULL, &loan), CENOTE_BUSY);
+    DONE(cenote_loan_end(first, NULL));
+    EXPECT_EQ(cenote_loan_end(first, NULL), CENOTE_INVALID);
+    DONE(cenote_pool_destroy(p.scene.pool));
+    EXPECT_EQ(cenote_loan_end(loan, NULL), CENOTE_INVALID);
+    p.scene.pool = NULL;
+    close_pair(&p);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 2 && !strcmp(argv[1], OTHER_WORD))
+        return other_main(argv[2]);
+    return test_run("lend", argc > 1 ? argv[1] : "", NULL, scene_after);
+}
