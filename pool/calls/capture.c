@@ -248,10 +248,16 @@ static int look_once_more(cenote_pool *pool)
     return result ? pool_driver_error(pool, result, "looking at the device") : CENOTE_OK;
 }
 
-/* The replays of this thread, on its own default stream. LOCKING: none; not inside. */
+/*
+ * The replays of this thread, on its own default stream. The pool may have ended meanwhile, and be another one.
+ * LOCKING: none; not inside.
+ */
 static void cover_replays(cenote_pool *pool)
 {
-    if (!events_await_replays(&pool->clock) || turn_begin(pool))
+    lock_take(&pool->lock);
+    bool awaited = pool->life.open && events_await_replays(&pool->clock);
+    lock_give(&pool->lock);
+    if (!awaited || turn_begin(pool))
         return;
     events_cover_replays(&pool->clock);
     turn_end(pool);
@@ -324,6 +330,7 @@ static int begin_capture(cenote_pool *pool, cenote_group *group, CUstream stream
         pool->groups.captures[pool->groups.capture_count++] = (struct capture){group ? group->number : 0, key, stream};
         if (group)
             group->captures++;
+        pool->life.users++; /* until it is announced nothing else bars the end of the pool */
     }
     lock_give(&pool->lock);
     if (!room)
@@ -331,6 +338,9 @@ static int begin_capture(cenote_pool *pool, cenote_group *group, CUstream stream
                end   ? error_set(CENOTE_CAPTURE, 0, "a capture is open on this stream already: %s comes first", end) :
                        error_set(CENOTE_CAPTURE, 0, "more than %d captures are open", CAPTURES_MAX);
     device_announce_capture(pool->config.device);
+    lock_take(&pool->lock);
+    pool->life.users--;
+    lock_give(&pool->lock);
     return CENOTE_OK;
 }
 

@@ -74,7 +74,7 @@ uint64_t clock_bytes(const struct clock *c);
 /* --- events.c */
 CUresult events_poll(struct clock *c, tick needed);
 CUresult events_query(struct clock *c, tick needed);
-bool events_await_replays(struct clock *c);
+bool events_await_replays(const struct clock *c);
 void events_cover_replays(struct clock *c);
 void events_all_done(struct clock *c, tick covers);
 CUresult events_become_careful(struct clock *c);

@@ -227,13 +227,10 @@ CUresult events_poll(struct clock *c, tick needed)
     return driver_result_is_sticky(result) ? result : CUDA_SUCCESS;
 }
 
-/* Does memory of private groups wait for a thread's own default stream? LOCKING: none. */
-bool events_await_replays(struct clock *c)
+/* Does memory of private groups wait for a thread's own default stream? LOCKING: the lock. */
+bool events_await_replays(const struct clock *c)
 {
-    lock_take(c->lock);
-    bool awaited = c->fences.replaying != 0;
-    lock_give(c->lock);
-    return awaited && !touch_captures_are_announced();
+    return c->fences.replaying && !touch_captures_are_announced();
 }
 
 /*

@@ -6,8 +6,8 @@
  *       +-----> lost: the first sticky error of the driver; the pool stays open, and allocations fail
  *
  * OWNERS: pool/library.c makes and ends pools; pools.c keeps the list, and the devices that pools have open; pool.c and
- * reset.c note the first sticky error; turn.c and look.c count the threads that are away; alloc.c, pending.c and
- * retire.c count those that come back to the books.
+ * reset.c note the first sticky error; turn.c and look.c count the threads that are away; alloc.c, pending.c,
+ * retire.c and capture.c count those that come back to the books.
  * LOCKING: each part says its own.
  */
 #ifndef CENOTE_POOL_LIFE_LIFE_H
@@ -53,8 +53,8 @@ struct life {
     _Atomic(bool)  ending;          /* a thread destroys it */
     _Atomic(CUresult) lost;         /* first sticky error, 0: none */
     uint32_t       users;           /* threads without the lock that come back to the books: allocations on the slow
-                                       path, frees that record, uses and retires that hold a lane. The pool does not end
-                                       meanwhile */
+                                       path, frees that record, uses and retires that hold a lane, captures that are
+                                       just being announced. The pool does not end meanwhile */
     _Atomic(uint32_t) away;         /* threads that have let go of the turn, or of the pool's lock in a pause of a look,
                                        and come back to it: the end of the pool waits for them (invariant 31) */
 };

@@ -108,10 +108,11 @@ int pool_driver_error_of_any(cenote_pool *pool, CUresult result, const char *cal
 uint64_t pool_now(const cenote_pool *pool)
 {
     struct callback c;
-    if (!pool->config.options.clock)
+    uint64_t (*clock)(void *) = pool->config.options.clock; /* once: the pool may end meanwhile */
+    if (!clock)
         return clock_ns();
     callback_begin(&c, pool, NULL);
-    uint64_t now = pool->config.options.clock(pool->config.options.clock_arg);
+    uint64_t now = clock(pool->config.options.clock_arg);
     callback_end();
     return now;
 }

@@ -8,12 +8,14 @@
 #include "tests/api/caller.h"
 #include "tests/api/scene.h"
 #include "tests/patience.h"
+#include "tests/rounds.h"
 
 #include "base/memory.h"
 #include "driver/driver.h"
 #include "pool/pool.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <unistd.h>
 
 static struct scene scene;
@@ -465,6 +467,47 @@ CASE(what_was_reserved_is_gone_after_the_driver_ran)
     DONE(cenote_pool_watch(scene.pool, NULL, NULL));
     while (count)
         DONE(cenote_free(taken[--count]));
+    scene_close(&scene);
+}
+
+static atomic_int captures;
+
+/* Captures that take no memory begin and end on the pool until it has ended, and groups come and go. */
+static void *capture_until_it_ends(void *unused)
+{
+    cenote_group *group;
+    int error = CENOTE_OK;
+    DONE(cuCtxSetCurrent(scene.context));
+    while (error != CENOTE_INVALID) {
+        if (!(error = cenote_pool_capture_begin(scene.pool, scene.stream[C])))
+            DONE(cenote_pool_capture_end(scene.pool, scene.stream[C]));
+        atomic_fetch_add(&captures, !error);
+        if (!cenote_group_create(scene.pool, "group", 0, NULL, &group))
+            DONE(cenote_group_destroy(group));
+    }
+    return unused;
+}
+
+/* A capture that was announced is open on a pool that lives: none stays open for ever because the pool ended under the announcement. */
+CASE(captures_begin_while_the_pool_ends)
+{
+    cenote_options options = scene_options();
+    scene_open(&scene, 64 * MIB);
+    for (int round = 0; round < rounds(200); round++) {
+        pthread_t thread;
+        DONE(pthread_create(&thread, NULL, capture_until_it_ends, NULL));
+        for (int before = atomic_load(&captures); atomic_load(&captures) == before;)
+            sched_yield();
+        struct wait wait = {0};
+        int error;
+        while ((error = cenote_pool_destroy(scene.pool)) == CENOTE_BUSY && wait_on(&wait))
+            ;
+        REQUIRE(!error);
+        DONE(pthread_join(thread, NULL));
+        DONE(cenote_pool_create(0, &options, &scene.pool));
+        DONE(cenote_pool_destroy(scene.pool));
+        DONE(cenote_pool_create(0, &options, &scene.pool));
+    }
     scene_close(&scene);
 }
 

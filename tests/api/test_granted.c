@@ -2,7 +2,10 @@
  * test_granted.c: memory that kernels of another device may touch (cenote_pool_grant) leaves its place when that device is done, too.
  * Not: who has access when (test_peers.c), nor uses that the program has told (tests/hazard/).
  */
+#include <pthread.h>
+
 #include "driver/device.h"
+#include "driver/driver.h"
 #include "tests/api/peers.h"
 
 /* Device 1 reads a block for a long time, and the program says nothing of it: it will have the block's stream wait for device 1. */
@@ -128,6 +131,55 @@ CASE(granted_devices_that_are_not_used)
     sim_books(&books);
     EXPECT_EQ(books.contexts, contexts);
     scene_close(&scene);
+}
+
+static const struct driver *below;
+static cenote_pool *to_end; /* while the driver is asked for the reach of a device; another one takes its structure then */
+
+static void *end_and_begin(void *unused)
+{
+    cenote_options options = scene_options();
+    cenote_pool *next = NULL;
+    DONE(cenote_pool_destroy(to_end));
+    DONE(cenote_pool_create(0, &options, &next));
+    EXPECT(next == to_end);
+    return unused;
+}
+
+static CUresult ask_and_end(int *can, CUdevice device, CUdevice peer)
+{
+    pthread_t thread;
+    if (to_end) {
+        DONE(pthread_create(&thread, NULL, end_and_begin, NULL));
+        DONE(pthread_join(thread, NULL));
+    }
+    return below->cuDeviceCanAccessPeer(can, device, peer);
+}
+
+static const struct driver *with_an_end(const struct driver *driver)
+{
+    static struct driver table;
+    below = driver;
+    table = *driver;
+    table.cuDeviceCanAccessPeer = ask_and_end;
+    return &table;
+}
+
+/* The grant of a pool that ends in the middle is not the next pool's, which has not opened that device. */
+CASE(a_grant_that_comes_too_late)
+{
+    struct peers p;
+    struct held held;
+    open_peers(&p, CENOTE_VMM, 2);
+    driver_interpose(with_an_end);
+    to_end = p.scene.pool;
+    EXPECT_EQ(cenote_pool_grant(p.scene.pool, 1), CENOTE_INVALID);
+    to_end = NULL;
+    REQUIRE(held_take(&held, p.scene.pool, 8 * MIB, p.scene.stream[A]));
+    held_give(&held);
+    DONE(cenote_pool_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_grant(p.scene.pool, 1));
+    close_peers(&p);
 }
 
 SCENES_MAIN("granted devices")
