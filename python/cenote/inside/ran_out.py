@@ -72,7 +72,7 @@ class Writer:
         rank = os.environ.get("RANK", "")
         self.folder, self.word = folder, f"rank{rank}.{word}" if rank.isdigit() else word
         self.written: list[str] = []
-        self.trouble = ""
+        self.trouble = self.grows = ""
 
     def path(self, ending: str) -> str:
         return os.path.join(self.folder, f"{self.word}.{ending}")
@@ -96,6 +96,7 @@ class Writer:
         self.attempt("html", lambda path: self.page(path, devices, text))
 
     def page(self, path: str, devices: list[int], text: str) -> None:
+        from cenote.view import leak as leaks
         from cenote.view import viewer
         histories = []
         for device in devices:
@@ -106,15 +107,19 @@ class Writer:
                 history.limits = dict(snapshots[0].limits)
                 history.words += report_page.advice(text) if self.word.endswith("oom") else []
                 history.marks += [(len(history.time), "memory ran out")] if self.word.endswith("oom") else []
+                leak = leaks.of(history)
+                if leak is not None and leak.division == "line":
+                    self.grows = leaks.words(leak, history)
             histories += found + snapshots
         outputs.write(path, viewer.draw(histories, path))
 
     def told(self) -> str:
         if not self.written:
             return f"What is held could not be written to {self.folder}: {self.trouble}. CENOTE_ON_OOM names another folder."
+        grows = self.grows + "\n" if self.grows else ""
         rest = f" The rest could not be written: {self.trouble}." if self.trouble else ""
         page = f"{self.word}.html" in self.written
-        return f"What is held, and the last allocations before: {self.path('html') if page else self.folder + os.sep}{rest}"
+        return f"{grows}What is held, and the last allocations before: {self.path('html') if page else self.folder + os.sep}{rest}"
 
 
 def name(history: Any, device: int) -> None:
