@@ -25,7 +25,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define MESSAGE_BYTES 512 /* our choice; longer words end in ... */
+#define MESSAGE_BYTES ERROR_WORDS /* our choice; longer words end in ... */
 
 #define SHEET_BYTES   4096 /* enough for every explanation, see stats/text/explain.c */
 #define SHEETS        16   /* our choice: threads whose last failure was a shortage */
@@ -39,6 +39,7 @@ static _Thread_local struct {
     char  text[MESSAGE_BYTES];
     char *sheet;           /* NULL: the words are in `text` */
     int   cuda_result;
+    bool  is_aside;        /* of a failure that is not the program's */
 } failure = {.text = "no call of this thread has failed"};
 
 static atomic_bool aborts;
@@ -98,7 +99,7 @@ static void give_sheet(void)
 char *error_sheet(int code, int cuda_result, size_t *size)
 {
     give_sheet();
-    struct sheet *sheet = take_sheet();
+    struct sheet *sheet = failure.is_aside ? NULL : take_sheet(); /* its own, laid aside, would be taken */
     failure.sheet = sheet ? sheet->text : NULL;
     if (has_driver_result(code))
         failure.cuda_result = cuda_result;
@@ -119,12 +120,30 @@ int error_set(int code, int cuda_result, const char *format, ...)
 
     strcpy(failure.text, text);
     give_sheet();
-    if (is_misuse(code) && atomic_load_explicit(&aborts, memory_order_relaxed))
+    if (is_misuse(code) && !failure.is_aside && atomic_load_explicit(&aborts, memory_order_relaxed))
         end_program(failure.text);
     code &= ~ERROR_ANSWER;
     if (has_driver_result(code))
         failure.cuda_result = cuda_result;
     return code;
+}
+
+void error_lay_aside(struct error_aside *aside)
+{
+    memcpy(aside->text, failure.text, sizeof aside->text);
+    aside->sheet = failure.sheet;
+    aside->cuda_result = failure.cuda_result;
+    failure.sheet = NULL;
+    failure.text[0] = 0;
+    failure.is_aside = true;
+}
+
+void error_take_back(const struct error_aside *aside)
+{
+    memcpy(failure.text, aside->text, sizeof failure.text);
+    failure.sheet = aside->sheet;
+    failure.cuda_result = aside->cuda_result;
+    failure.is_aside = false;
 }
 
 const char *cenote_message(void)

@@ -22,4 +22,17 @@ void error_abort_on_misuse(void);
  */
 char *error_sheet(int code, int cuda_result, size_t *size);
 
+/*
+ * Around what a thread does for somebody else, inside a call of its program: a failure there is neither that call's nor a mistake of the program.
+ * Between the two, cenote_message() has the words of the one thing; afterwards those of the program's last failing call again.
+ */
+#define ERROR_WORDS 512
+struct error_aside {
+    char  text[ERROR_WORDS];
+    char *sheet;
+    int   cuda_result;
+};
+void error_lay_aside(struct error_aside *aside);
+void error_take_back(const struct error_aside *aside);
+
 #endif

@@ -26,6 +26,7 @@
 #include "pool/shortage/wait.h"
 #include "pool/sleep/sleep.h"
 #include "stats/account/record.h"
+#include "stats/report/board.h"
 #include "stats/report/explain.h"
 #include "stats/text/options.h"
 
@@ -161,7 +162,7 @@ static void set_clock(cenote_pool *pool)
     pool->store.pages.fences = &c->fences;
 }
 
-static const struct pool_hooks hooks = {explain_shortage, decay_go, churn_created};
+static const struct pool_hooks hooks = {explain_shortage, decay_go, churn_created, board_answer};
 
 /* `context` NULL: the device's primary one, which cenote retains. */
 static int pool_init(cenote_pool *pool, int device, cenote_context context, const cenote_options *options)
@@ -203,7 +204,7 @@ static void forget_groups(cenote_pool *pool)
 static int create(int device, cenote_context context, const cenote_options *options, bool is_default,
                   cenote_pool **result)
 {
-    cenote_pool *pool = pools_take_structure();
+    cenote_pool *pool = pools_take_structure(board_head());
     if (!pool)
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for a pool");
     int error = pool_init(pool, device, context, options);
@@ -213,6 +214,7 @@ static int create(int device, cenote_context context, const cenote_options *opti
     pool->config.serial = ++pools_made;
     /* set before `open`: a thread that still names the last pool of the structure may destroy this one then */
     pool->config.is_default = is_default;
+    board_open(pool);
     pool->life.open = true;
     *result = pool;
     return CENOTE_OK;
@@ -507,6 +509,7 @@ int cenote_pool_destroy(cenote_pool *pool)
         atomic_store(&pool->life.ending, false);
         return error;
     }
+    board_close(pool);
     record_close(pool);
     sleepers_pool_ends(pool);
     share_end_imports(pool);
@@ -542,7 +545,7 @@ int cenote_pool_set_limit(cenote_pool *pool, uint64_t bytes)
     int error = pool_usable(pool);
     if (error || (error = pool_take_lock(pool)))
         return error;
-    pool->limits.bytes = bytes;
+    pool->limits.bytes = pool->account.stats.limit = bytes;
     lock_give(&pool->lock);
     return bytes ? cenote_pool_trim(pool, bytes, 0) : CENOTE_OK;
 }

@@ -12,7 +12,7 @@
  *       +-- streams, groups   whose arena; arena families of their own
  *       +-- pending           freed blocks that wait for other streams
  *       +-- remap             the change of mappings that is under way
- *       +-- account, steps    what is counted
+ *       +-- account, steps    what is counted; board: how others see that
  *       +-- policy            when memory goes back
  */
 #ifndef CENOTE_POOL_POOL_H
@@ -33,13 +33,15 @@
 #include "pool/arenas/streams.h"
 #include "share/exports.h"
 #include "stats/account/account.h"
+#include "stats/account/board.h"
 #include "stats/account/label.h"
 #include "stats/report/report.h"
 
 /*
  * The order is by use. Locks come first and then what a structure keeps when a new pool takes it over
  * (pools_take_structure). After these comes what the fast path of cenote_alloc and cenote_free touches, from `life` to
- * `streams`; a part with a large array has it last. The rest is seldom touched.
+ * `streams`, and it touches what is counted, at the end; a part with a large array has it last. The rest is seldom
+ * touched.
  */
 struct cenote_pool {
     struct lock      lock;          /* guards every part, unless the part says otherwise */
@@ -55,8 +57,6 @@ struct cenote_pool {
     struct pending   pending;
     struct exports   exports;
     struct recorder  recorder;
-    struct account   account;
-    struct steps     steps;
     struct streams   streams;
 
     struct limits    limits;
@@ -68,6 +68,10 @@ struct cenote_pool {
     struct report    report;
     struct guard     guard;         /* provider guard */
     struct courier   courier;       /* copies of memory that sleeps */
+
+    struct board     board;         /* from here to the end: pages of their own, which other processes may read */
+    struct account   account;
+    struct steps     steps;
 };
 
 static inline struct arena *arena_of(const cenote_pool *pool, uint32_t arena)

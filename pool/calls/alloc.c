@@ -176,6 +176,8 @@ static int allocate(cenote_pool *pool, const cenote_group *group, struct request
     error = serve(pool, group, q, stream, &at);
     if (!error)
         *block = (void *)(uintptr_t)at;
+    if (__builtin_expect(atomic_load_explicit(&pool->board.wished, memory_order_relaxed) != 0, 0))
+        pool->config.hooks->wished(pool);
     return error;
 }
 

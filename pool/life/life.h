@@ -28,6 +28,7 @@ struct pool_hooks {
     int  (*explain)(cenote_pool *pool, uint64_t bytes);             /* explain_shortage */
     bool (*decay)(cenote_pool *pool, uint64_t most);                /* decay_go */
     void (*created)(cenote_pool *pool, uint64_t creating_ns, uint64_t mapping_ns); /* churn_created */
+    void (*wished)(cenote_pool *pool);                              /* board_answer */
 };
 
 /*

@@ -8,9 +8,12 @@
  */
 #include "pool/life/pools.h"
 
+#include "base/board.h"
 #include "pool/life/pool.h"
 
+#include <stddef.h>
 #include <string.h>
+#include <unistd.h>
 
 #define KEPT_BYTES (offsetof(cenote_pool, groups.table) + sizeof(struct table)) /* of a structure, when a new
                                                                                    pool takes it over */
@@ -99,8 +102,23 @@ void pool_close_device(struct device *device)
     lock_give(&pools_lock);
 }
 
-/* A closed pool's structure, wiped but for what must outlive it, or a new one. */
-cenote_pool *pools_take_structure(void)
+/*
+ * A structure whose last parts, from the board on, are whole pages of the system, and a slot of the board of the
+ * process if there is one.
+ */
+static cenote_pool *map_structure(const char *head)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), before = offsetof(cenote_pool, board);
+    size_t shift = (page - before % page) % page, slot = sizeof(cenote_pool) - before + page - 1;
+    slot -= slot % page;
+    char *memory = memory_map(shift + before + slot);
+    if (memory && board_place(memory + shift + before, slot, head))
+        return (cenote_pool *)(void *)(memory + shift);
+    return NULL;
+}
+
+/* A closed pool's structure, wiped but for what must outlive it, or a new one. `head`: board_place. */
+cenote_pool *pools_take_structure(const char *head)
 {
     cenote_pool *pool = pools;
     while (pool && (!pool->list.reusable || pool->list.walkers))
@@ -109,7 +127,7 @@ cenote_pool *pools_take_structure(void)
         memset((char *)pool + KEPT_BYTES, 0, sizeof *pool - KEPT_BYTES);
         return pool;
     }
-    pool = memory_map(sizeof *pool);
+    pool = map_structure(head);
     if (!pool)
         return NULL;
     lock_open(&pool->lock, LOCK_POOL);

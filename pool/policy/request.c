@@ -133,6 +133,8 @@ int cenote_pool_step(cenote_pool *pool)
     if (due)
         pool->policy.last_trim = pool->clock.fences.now;
     lock_give(&pool->lock);
+    if (atomic_load(&pool->board.wished))
+        pool->config.hooks->wished(pool);
     if (due)
         return trim(pool, 0, latest, WITH_STEPS);
     decay_tend(pool, DECAY_BATCH);

@@ -71,6 +71,7 @@ COMMANDS = {
     "dry-run": ("fit.dry_run", "will it fit? a script on a simulated GPU for a few steps, and a verdict"),
     "compare": ("replay.compare", "a program under PyTorch's own allocator, its expandable segments and cenote: a table and a picture"),
     "replay": ("replay.comparison", "recorded allocations under cenote, PyTorch's own allocator and its expandable segments"),
+    "top": ("live.top", "what the processes of this machine hold of its GPUs now, live; metrics for Prometheus"),
     "view": ("view.viewer", "a recorded trace or a snapshot as a page to click in, or as PNG"),
     "diff": ("view.diff", "two runs: what held more at the peak, by kind, name and line"),
     "export": ("view.export", "memory over time as tracks for Perfetto, alone or beside those of torch.profiler"),

@@ -64,6 +64,8 @@ static inline void count_alloc(cenote_pool *pool, struct arena *a, const struct 
     level_in(&s->allocated, rounded);
     if (s->allocated.current > pool->steps.peak)
         pool->steps.peak = s->allocated.current;
+    if (s->allocated.current > pool->board.peak_allocated)
+        pool->board.peak_allocated = s->allocated.current;
     level_in(&s->active, rounded);
     level_in(&s->blocks, 1);
 }
@@ -104,6 +106,9 @@ static inline void count_reserved(cenote_pool *pool)
         level_in(level, now - level->current);
     else
         level_out(level, level->current - now);
+    if (now > pool->board.peak_reserved)
+        pool->board.peak_reserved = now;
+    pool->account.stats.asleep = pool->store.pages.asleep;
     count_cached(pool);
 }
 

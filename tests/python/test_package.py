@@ -108,7 +108,7 @@ def test_the_wheel_holds_the_package_the_library_and_the_simulated_gpu(wheel):
 
 def test_manual_pages_and_completion_lie_where_man_and_shells_look(wheel):
     names = {name.partition(".data/data/")[2] for name in members(wheel)}
-    verbs = ("", "-doctor", "-qualify", "-run", "-dry-run", "-compare", "-replay", "-view", "-diff", "-export", "-completion")
+    verbs = ("", "-doctor", "-qualify", "-run", "-dry-run", "-compare", "-replay", "-top", "-view", "-diff", "-export", "-completion")
     pages = {f"share/man/man1/cenote{end}.1" for end in verbs}
     assert names - {""} == pages | {"share/bash-completion/completions/cenote", "share/zsh/site-functions/_cenote",
                                     "share/fish/vendor_completions.d/cenote.fish"}

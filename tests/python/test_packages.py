@@ -4,8 +4,8 @@ import pathlib
 
 PACKAGE = pathlib.Path(__file__).resolve().parents[2] / "python/cenote"
 # From the bottom up: each part imports only parts before it. The modules at the top of the package, which start things, come after all of them.
-ORDER = ["base", "torch", "native", "simulated", "launch", "guard", "phantoms", "labels", "holders", "view", "remedies", "inside", "fit", "replay",
-         "integrations"]
+ORDER = ["base", "torch", "native", "simulated", "launch", "guard", "phantoms", "labels", "holders", "live", "view", "remedies", "inside", "fit",
+         "replay", "integrations"]
 BELOW = {"cenote.places", "cenote.built"}  # at the top of the package, but first in this order: `import cenote` loads only places
 
 

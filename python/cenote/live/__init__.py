@@ -1,0 +1,1 @@
+"""`cenote top`: what the processes of this machine hold now."""
