@@ -9,7 +9,6 @@ import atexit
 import ctypes
 import os
 import re
-import shutil
 import signal
 import sys
 import time
@@ -18,10 +17,9 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, Callable, Optional
 
-from cenote.base import outputs, source
-from cenote.inside import report_page, reports
+from cenote.base import outputs
+from cenote.inside import reports
 from cenote.labels import hooks
-from cenote.labels.names import LoggedStruct
 from cenote.launch import environment
 from cenote.native import bindings
 from cenote.torch.features import say
@@ -96,6 +94,7 @@ class Writer:
         self.attempt("html", lambda path: self.page(path, devices, text))
 
     def page(self, path: str, devices: list[int], text: str) -> None:
+        from cenote.inside import report_page  # not as a program starts
         from cenote.view import leak as leaks
         from cenote.view import viewer
         histories = []
@@ -127,6 +126,8 @@ def name(history: Any, device: int) -> None:
     names = hooks.names()
     if names is None:
         return
+    from cenote.inside import report_page
+    from cenote.labels.names import LoggedStruct
     with suppress(Exception):  # a page without names
         hooks.settle(device)
         report_page.divide(history, names, [LoggedStruct(block=block) for block in names.blocks(device, False)])
@@ -134,6 +135,7 @@ def name(history: Any, device: int) -> None:
 
 def stack(frame: Optional[FrameType]) -> str:
     """The stack of the program, without cenote's own frames."""
+    from cenote.base import source
     found = [one for one in traceback.extract_stack(frame) if not source.is_ours(one.filename)] if frame is not None else []
     return "".join(traceback.format_list(found))
 
@@ -171,7 +173,8 @@ def write(folder: str, word: str, devices: list[int], text: str) -> str:
     except Exception as problem:
         writer.trouble = writer.trouble or " ".join(str(problem).split())[:200]
     if not writer.written:
-        shutil.rmtree(writer.folder, ignore_errors=True)
+        with suppress(OSError):
+            os.rmdir(writer.folder)
     return writer.told()
 
 
