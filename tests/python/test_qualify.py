@@ -10,7 +10,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def test_on_the_simulated_gpu(run, tmp_path):
-    done = run("qualify", "--sim", "8GiB", "--quirk", "fabric-invalid", "--seconds", "0", "--without-torch", "--json", str(tmp_path / "q.json"))
+    done = run("qualify", "--sim", "8GiB", "--quirk", "fabric-invalid", "--seconds", "0", "--no-torch", "--json", str(tmp_path / "q.json"))
     assert done.returncode == 3, done.stderr
     assert done.stdout.startswith("verdict: fit without fabric handles\n\n") and not done.stderr
     assert json.loads((tmp_path / "q.json").read_text())["without"] == ["fabric handles"]

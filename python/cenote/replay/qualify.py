@@ -41,7 +41,6 @@ def make_parser() -> Parser:
     parser.add_argument("--quirk", metavar="NAME,...", help="which behaves as some real machines do")
     parser.add_argument("--torch", action=argparse.BooleanOptionalAction, help="compares PyTorch's allocators, too (default on a GPU, if torch is "
                         "installed; on a simulated GPU `cenote compare` says more)")
-    parser.add_argument("--without-torch", dest="torch", action="store_false", help=argparse.SUPPRESS)
     return parser
 
 
