@@ -9,8 +9,10 @@ endforeach()
 list(APPEND library_sources ${CMAKE_SOURCE_DIR}/stats/records/writer.c)
 list(FILTER library_sources EXCLUDE REGEX "/driver/topology\\.c$") # hwloc: cmake/host.cmake
 
-# Reports run once in a while, and their text is most of their work; what sleeps and wakes waits for the driver: for them size is worth more than speed.
+# Reports run once in a while, and their text is most of their work; what sleeps and wakes waits for the driver; pools are made and end
+# once: for them size is worth more than speed.
 file(GLOB rare_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/stats/report/*.c ${CMAKE_SOURCE_DIR}/pool/sleep/*.c)
+list(APPEND rare_sources ${CMAKE_SOURCE_DIR}/pool/library.c ${CMAKE_SOURCE_DIR}/pool/careful.c ${CMAKE_SOURCE_DIR}/stats/text/options.c)
 set_source_files_properties(${rare_sources} PROPERTIES COMPILE_OPTIONS "$<$<CONFIG:Release>:-Os>")
 
 add_library(cenote_objects OBJECT ${library_sources})

@@ -441,6 +441,12 @@ static int close_for_calls(cenote_pool *pool, tick waited, bool whole, CUresult 
     return error;
 }
 
+/* A thread that has pages sleep or wake waits for its copies itself, and begins more. LOCKING: as courier_wait. */
+static int have_copies_back(cenote_pool *pool, bool lost)
+{
+    return lost || pool->courier.is_taken ? CENOTE_OK : courier_come_back(pool);
+}
+
 /*
  * Threads that have let go of the turn come back first: a trim that waits for the device, or has a function of the
  * program run, and threads of other pools. Those that allocate are no reason to wait: that is BUSY. Copies whose wait
@@ -450,10 +456,10 @@ static int wait_for_those_away(cenote_pool *pool, bool lost)
 {
     tick freed;
     CUresult result;
-    int error = lost ? CENOTE_OK : courier_come_back(pool);
+    int error = have_copies_back(pool, lost);
     for (uint32_t looks = 0; !error && pool->life.away && !(error = check_unused(pool, &freed)); looks++) {
         wait_for_rest(pool, AWAIT_EVENTS, looks, &result);
-        error = lost ? CENOTE_OK : courier_come_back(pool);
+        error = have_copies_back(pool, lost);
     }
     return error;
 }

@@ -7,6 +7,7 @@
  * from and to each pair of functions the shortest of the longest holds of several rounds counts, and of these the longest.
  */
 #include <cenote/report.h>
+#include <cenote/sleep.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -163,6 +164,29 @@ static void many_slabs(void)
             NEED(cenote_free(blocks[i]));
     close_pool();
 }
+
+/* Small blocks on few pages, large ones on many: one of them sleeps, then all, which then wake, and half of which are freed in their sleep. */
+static void sleep_of(uint64_t bytes, uint32_t count)
+{
+    open_pool("page_mib:2");
+    for (uint32_t i = 0; i < count; i++)
+        blocks[i] = take(bytes, a);
+    const void *one = blocks[count - 1];
+    NEED(cenote_pool_pause(pool, &(cenote_sleep){.blocks = &one, .count = 1, .contents = CENOTE_DISCARD_ALL}));
+    for (int round = 0; round < 2; round++) {
+        NEED(cenote_pool_pause(pool, &(cenote_sleep){.contents = CENOTE_DISCARD_ALL}));
+        NEED(cenote_pool_resume(pool, &(cenote_sleep){.blocks = &one, .count = 1}));
+        for (uint32_t i = round; round && i < count; i += 2)
+            NEED(cenote_free(blocks[i]));
+        NEED(cenote_pool_resume(pool, &(cenote_sleep){0}));
+    }
+    for (uint32_t i = 0; i < count; i += 2)
+        NEED(cenote_free(blocks[i]));
+    close_pool();
+}
+
+static void small_sleepers(void) { sleep_of(300, BLOCKS_MANY); }
+static void large_sleepers(void) { sleep_of(2 * MIB, (uint32_t)(79 * GIB / (2 * MIB))); }
 
 #define PENDING_MANY 60000
 

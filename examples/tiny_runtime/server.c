@@ -79,6 +79,14 @@ static int make_room(cenote_pool *pool, size_t bytes, void *arg)
 
 /* --------------------------------------------------------------------------------------------------------------------------- a step */
 
+/* Not even the cache of the prompt finds room once the device is done with what was freed: then there is no need to try. */
+static bool may_fit(const struct server *s, int tokens)
+{
+    cenote_budget budget;
+    DONE(cenote_pool_budget(s->runtime->pool, &budget));
+    return (uint64_t)tokens * TOKEN_BYTES <= budget.free_later;
+}
+
 /* At most one prompt a step, so that those that answer do not wait for long. */
 static void admit(struct server *s, int step)
 {
@@ -87,8 +95,9 @@ static void admit(struct server *s, int step)
         q++;
     if (q == end || s->is_full || running(s) == BATCH_MAX)
         return;
-    if (!prefill(s->runtime, &q->kv, q->prompt + q->answered, number_of(s, q))) {
-        s->outcome.recomputed += q->answered ? q->prompt + q->answered : 0;
+    int tokens = q->prompt + q->answered;
+    if (may_fit(s, tokens) && !prefill(s->runtime, &q->kv, tokens, number_of(s, q))) {
+        s->outcome.recomputed += q->answered ? tokens : 0;
         q->state = RUNNING;
     } else if (running(s)) {
         s->is_full = true;

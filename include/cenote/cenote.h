@@ -206,6 +206,23 @@ CENOTE_API int cenote_pool_provider(const cenote_pool *pool);
  */
 CENOTE_API int cenote_pool_grant(cenote_pool *pool, int device);
 
+/* What a pool could still hand out. */
+typedef struct cenote_budget {
+    uint64_t held;       /* physical memory of the pool */
+    uint64_t others;     /* that all others hold on the device: other pools, other allocators, contexts, other processes */
+    uint64_t limit;      /* of the pool, 0: none */
+    uint64_t free_now;   /* what the driver has left, within the limit, and free pages that any stream may take now */
+    uint64_t free_later; /* the same once the device is done with all that was freed */
+} cenote_budget;
+
+/*
+ * For programs that decide by it what to begin: cheap enough for each step. It is one question to the driver, which no capture forbids, and a look at
+ * the pages that may be free; nothing is waited for. It is no promise: others take memory meanwhile, a block needs addresses that hang together, and
+ * what lies free beside blocks on their pages does not count.
+ */
+CENOTE_API int cenote_pool_budget(cenote_pool *pool, cenote_budget *budget, size_t size);
+#define cenote_pool_budget(...) cenote_pool_budget(__VA_ARGS__, sizeof(cenote_budget))
+
 /*
  * Called, with no lock held, when memory runs out and before the allocation fails: the program may free blocks of its own. Nonzero
  * means it did, and the search starts again; up to eight times for one allocation, so what is freed should be about `bytes` or more. What it
@@ -246,6 +263,27 @@ CENOTE_API int cenote_alloc(cenote_pool *pool, size_t bytes, cenote_stream strea
 
 /* The same, aligned to a power of two of up to the page size. */
 CENOTE_API int cenote_alloc_aligned(cenote_pool *pool, size_t bytes, size_t alignment, cenote_stream stream, void **block);
+
+/*
+ * The calling thread does not wait: not for the device, not for a thread that changes mappings, and no shortage function and no source is called.
+ * What is there or can be had from the driver is given; else the call is CENOTE_OUT_OF_MEMORY, without the explanation, or CENOTE_BUSY while
+ * another thread has the turn to change mappings. No stream is made to wait, either.
+ */
+#define CENOTE_NO_WAIT 1u
+
+/* What cenote_alloc_with asks for. Begin with zeros: they are cenote_alloc. */
+typedef struct cenote_request {
+    size_t        bytes;
+    size_t        alignment;  /* 0: 512 */
+    cenote_group *group;      /* NULL: none */
+    cenote_stream stream;
+    uint32_t      flags;      /* CENOTE_NO_WAIT */
+    uint32_t      unused;     /* 0 */
+} cenote_request;
+
+/* All that a block can be asked for in one call. */
+CENOTE_API int cenote_alloc_with(cenote_pool *pool, const cenote_request *request, void **block, size_t size);
+#define cenote_alloc_with(...) cenote_alloc_with(__VA_ARGS__, sizeof(cenote_request))
 
 /*
  * Gives a block back in the order of the stream it was allocated on. Work already put on that stream, and on the streams named by

@@ -273,8 +273,23 @@ public:
         return code;
     }
 
+    [[nodiscard]] int try_alloc(const cenote_request &request, block &taken) const noexcept
+    {
+        void *at = nullptr;
+        int code = cenote_alloc_with(pool_, &request, &at);
+        if (code == CENOTE_OK)
+            taken = block(at);
+        return code;
+    }
+
     int device() const noexcept { return cenote_pool_device(pool_); }
     int provider() const noexcept { return cenote_pool_provider(pool_); }
+    cenote_budget budget() const
+    {
+        cenote_budget found;
+        check(cenote_pool_budget(pool_, &found));
+        return found;
+    }
     void set_limit(std::uint64_t bytes) const { check(cenote_pool_set_limit(pool_, bytes)); }
     void set_trim_above(double part) const { check(cenote_pool_set_trim_above(pool_, part)); }
     void grant(int other_device) const { check(cenote_pool_grant(pool_, other_device)); }

@@ -98,7 +98,9 @@ static void poll(cenote_pool *pool, uint32_t looks)
     if (uses_begin_walk(&pool->clock, &walk, looks))
         for (uint32_t first; (first = uses_take_done(&pool->clock, &walk)); release(pool, first))
             tell_freed(pool, use_of(&pool->clock, first));
+    struct sleep_copy *gone = pages_take_copies(&pool->store.pages); /* of what was freed asleep */
     lock_give(&pool->lock);
+    pages_unmap_copies(gone);
 }
 
 /*

@@ -44,12 +44,14 @@ static uint32_t group_of_stream(const cenote_pool *pool, uint32_t group, uint64_
     return group;
 }
 
-static int refuse_size(cenote_pool *pool, uint64_t bytes)
+static int refuse_size(cenote_pool *pool, const struct request *q)
 {
+    if (q->no_wait)
+        return shortage_refuse_now(q);
     lock_take(&pool->lock);
     pool->account.stats.ooms++;
     lock_give(&pool->lock);
-    return pool->config.hooks->explain(pool, bytes);
+    return pool->config.hooks->explain(pool, q->bytes);
 }
 
 static int no_books(void)
@@ -102,6 +104,15 @@ static inline void meet_stream(cenote_pool *pool, uint64_t key, CUstream stream)
         retire_another(pool, key, stream);
 }
 
+/* Is it time to look for blocks whose streams are done, and to give lanes their events? LOCKING: the pool's lock. */
+static inline bool is_poll_due(cenote_pool *pool, const struct arena *a, uint64_t key, CUstream stream)
+{
+    return (pool->clock.uses.blocks && ++pool->pending.allocs_since_poll >= POLL_EVERY) ||
+           lane_waits_for_call(&pool->clock, a->horizon.lane) ||
+           (lanes_have_captured(&pool->clock) &&
+            lane_waits_for_call(&pool->clock, lane_when_captured(&pool->clock, key, stream, NULL)));
+}
+
 /* Serves the request from pages in place, or leaves it to shortage_serve. LOCKING: none held. */
 static int serve(cenote_pool *pool, const cenote_group *group, struct request *q, CUstream stream, uint64_t *at)
 {
@@ -120,10 +131,7 @@ static int serve(cenote_pool *pool, const cenote_group *group, struct request *q
         stream_device_checked = true;
     }
     q->mark |= pool->steps.bits; /* only now: a step may have ended while the driver was asked */
-    bool polls = (pool->clock.uses.blocks && ++pool->pending.allocs_since_poll >= POLL_EVERY) ||
-                 lane_waits_for_call(&pool->clock, a->horizon.lane) ||
-                 (lanes_have_captured(&pool->clock) &&
-                  lane_waits_for_call(&pool->clock, lane_when_captured(&pool->clock, key, stream, NULL)));
+    bool polls = !q->no_wait && is_poll_due(pool, a, key, stream);
     struct requester who = place_requester(pool, a);
     a->captured |= a->is_private && !who.may_unmap;
     place_shape(pool, a, q);
@@ -169,14 +177,14 @@ static int allocate(cenote_pool *pool, const cenote_group *group, struct request
         return CENOTE_OK;
     }
     if (q->bytes > BYTES_MAX)
-        return q->at ? place_refuse(q) : refuse_size(pool, q->bytes);
+        return q->at ? place_refuse(q) : refuse_size(pool, q);
     q->mark = label_now();
     if (__builtin_expect(pool->config.options.sites, 0))
         q->mark |= site_mark(caller, pool->config.options.sites);
     error = serve(pool, group, q, stream, &at);
     if (!error)
         *block = (void *)(uintptr_t)at;
-    if (__builtin_expect(atomic_load_explicit(&pool->board.wished, memory_order_relaxed) != 0, 0))
+    if (__builtin_expect(atomic_load_explicit(&pool->board.wished, memory_order_relaxed) != 0, 0) && !q->no_wait)
         pool->config.hooks->wished(pool);
     return error;
 }
@@ -191,6 +199,22 @@ int cenote_alloc_aligned(cenote_pool *pool, size_t bytes, size_t alignment, ceno
 {
     struct request q = {.bytes = bytes, .alignment = alignment};
     return allocate(pool, NULL, &q, stream, block, __builtin_return_address(0));
+}
+
+int(cenote_alloc_with)(cenote_pool *pool, const cenote_request *request, void **block, size_t size)
+{
+    cenote_request r = {0};
+    int error = pool_usable(pool);
+    if (error || (error = sized_in(&r, sizeof r, request, size, "cenote_request")))
+        return error;
+    if (r.flags & ~CENOTE_NO_WAIT || r.unused || (r.group && (r.group->destroyed || r.group->pool != pool)))
+        return error_set(CENOTE_INVALID, 0,
+                         "a request has a group of this pool, or NULL, and as flags CENOTE_NO_WAIT or 0, not %#x",
+                         r.flags);
+    struct request q = {.bytes = r.bytes,
+                        .alignment = r.alignment ? r.alignment : BLOCK_BYTES,
+                        .no_wait = r.flags & CENOTE_NO_WAIT};
+    return allocate(pool, r.group, &q, r.stream, block, __builtin_return_address(0));
 }
 
 int cenote_group_alloc(cenote_group *group, size_t bytes, size_t alignment, cenote_stream stream, void **block)
@@ -266,9 +290,12 @@ static int free_block(void *address, bool sized, size_t bytes)
                          address, (unsigned long long)w.requested, bytes);
     }
     uint32_t uses = alloc_end_block(pool, &w);
+    struct sleep_copy *gone = pages_take_copies(&pool->store.pages);
     lock_give(&pool->lock);
     if (uses)
         pending_record(pool, uses);
+    if (__builtin_expect(gone != NULL, 0))
+        pages_unmap_copies(gone);
     return CENOTE_OK;
 }
 

@@ -268,7 +268,9 @@ static int destroy_group(cenote_pool *pool, cenote_group *group)
                           group->name);
     if (!error)
         end_group(&look, group);
+    struct sleep_copy *gone = pages_take_copies(&pool->store.pages); /* of free pages that slept for its graphs */
     look_end(&look);
+    pages_unmap_copies(gone);
     return error;
 }
 

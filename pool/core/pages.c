@@ -20,7 +20,7 @@
  * that page at another slot. What lacks a page can be filled by fill.c, unless the slot is still in flight: it cannot
  * be unmapped before its last use is done (rule 3).
  *
- * LOCKING: every function here expects the pool's lock.
+ * LOCKING: every function here expects the pool's lock, but for pages_unmap_copies.
  */
 #include "pool/core/pages.h"
 
@@ -340,7 +340,7 @@ static void take_from_slots(struct pages *s, uint32_t page)
     }
 }
 
-/* A thread that has the time will unmap it. */
+/* Who has called this unmaps it without the lock; of what is constant, who comes next. */
 static void drop_copy(struct pages *s, struct page *p)
 {
     if (p->copy) {
@@ -566,6 +566,15 @@ void pages_forget_asleep(struct pages *s, uint32_t page)
     s->asleep -= p->bytes;
     p->leaving = false;
     give_number(s, page);
+}
+
+/* LOCKING: none. */
+void pages_unmap_copies(struct sleep_copy *copy)
+{
+    for (struct sleep_copy *next; copy; copy = next) {
+        next = copy->next;
+        memory_unmap(copy, copy->mapped);
+    }
 }
 
 /* Gives the region its number. False: no host memory. */

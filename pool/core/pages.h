@@ -85,7 +85,7 @@ struct pages {                      /* guarded by the pool's lock */
     uint64_t      held[GRADES];     /* of these, of the pages of each grade */
     uint64_t      asleep;           /* bytes of pages that have none */
     uint32_t      sleepers;         /* pages that sleep, or are about to */
-    struct sleep_copy *copies;      /* of pages that are gone, for a thread that has the time to unmap them */
+    struct sleep_copy *copies;      /* of pages that are gone: a thread that has given the lock back unmaps them */
     uint64_t      addresses;        /* bytes of address space */
     bool          mapped_once;      /* aliases:off: a page that moves leaves its old slot first */
     uint32_t      listed[2];        /* first of the regions in which a page may be free; [1] segments */
@@ -164,6 +164,16 @@ void     pages_wake(struct pages *s, uint32_t page, bool wakes);
 void     pages_forget_asleep(struct pages *s, uint32_t page);
 void     pages_forget_constant(struct pages *s, uint32_t page);
 
+/* Copies of pages that are gone, for pages_unmap_copies, once the pool's lock is given back. NULL: there are none. */
+static inline struct sleep_copy *pages_take_copies(struct pages *s)
+{
+    struct sleep_copy *gone = s->copies;
+    if (__builtin_expect(gone != NULL, 0))
+        s->copies = NULL;
+    return gone;
+}
+void     pages_unmap_copies(struct sleep_copy *copy);
+
 bool     pages_add_region(struct pages *s, struct region *r);
 void     pages_remove_region(struct pages *s, struct region *r);
 
@@ -181,7 +191,7 @@ struct pages_sums {
     uint64_t harvestable, in_flight;        /* bytes of free pages: complete; in flight */
     uint64_t pinned;                        /* and of those that may not move though of no private arena */
 };
-uint64_t pages_free(const struct pages *s, const struct region *r, uint64_t *stays);
+uint64_t pages_free(const struct pages *s, const struct region *r, uint64_t *stays, uint64_t *done);
 void pages_sum_slots(struct pages *s, const struct region *r, uint32_t from, uint32_t to, struct pages_sums *sums);
 void pages_sum_spares(const struct pages *s, struct pages_sums *sums);
 

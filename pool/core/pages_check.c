@@ -8,19 +8,23 @@
 #include "pool/core/pages.h"
 
 /*
- * Bytes of free pages of a region, spares aside; *stays: of those
- * that neither move nor go, pinned or of a private arena.
+ * Bytes of free pages of a region, spares aside; *stays: of those that neither move nor go, pinned or of a private
+ * arena; *done: of the others, those with which the device is done.
  */
-uint64_t pages_free(const struct pages *s, const struct region *r, uint64_t *stays)
+uint64_t pages_free(const struct pages *s, const struct region *r, uint64_t *stays, uint64_t *done)
 {
-    uint64_t bytes = *stays = 0;
+    uint64_t bytes = *stays = *done = 0;
     for (uint32_t w = 0; w < bits_words(r->slots); w++) {
         for (uint64_t free = pages_maybe_free(r, w); free; free &= free - 1) {
             uint32_t slot = w * 64 + (uint32_t)__builtin_ctzll(free);
             const struct page *p = page_of(s, r->page[slot]);
-            bool owned = p->wakefulness || (!bit_is_set(r->sole, slot) && p->owner.region);
-            bytes += owned ? 0 : p->bytes;
-            *stays += !owned && (p->fixed || p->pins) ? p->bytes : 0;
+            bool sole = bit_is_set(r->sole, slot), stuck = p->fixed || p->pins;
+            if (p->wakefulness || (!sole && p->owner.region))
+                continue;
+            bytes += p->bytes;
+            *stays += stuck ? p->bytes : 0;
+            if (!stuck && fence_has_passed(s->fences, sole ? r->freed[slot] : p->freed, sole ? r->arena : p->arena))
+                *done += p->bytes;
         }
     }
     return bytes;

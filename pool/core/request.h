@@ -19,6 +19,7 @@ struct request {
     uint32_t heap;                  /* which of the arena's heaps serves it: 0, or HEAP_OF_SMALL */
     bool     exclusive_pages;       /* shares no page and no segment with another block */
     bool     alone;                 /* the same where memory is segments: it has one to itself */
+    bool     no_wait;               /* CENOTE_NO_WAIT */
     bool     at_segment_end;        /* ends where its segment ends, in which no block has been before: provider guard */
 };
 

@@ -42,14 +42,9 @@ bool turn_try(cenote_pool *pool)
     return false;
 }
 
-/*
- * Takes the turn, inside the device. The thread ends it around functions of the program that may call cenote, and
- * pauses with it in waits and while it looks at other pools.
- */
-int turn_begin(cenote_pool *pool)
+/* The thread is inside, as `result` says, and has the turn: may it go on? */
+static int begun(cenote_pool *pool, CUresult result)
 {
-    CUresult result = device_enter(pool->config.device, pool->config.generation);
-    lock_take(&pool->turn);
     int error = pool_usable(pool); /* the pool may have been destroyed while this thread waited */
     if (!result && !error && !(error = prove_pages(pool)))
         return CENOTE_OK;
@@ -58,6 +53,29 @@ int turn_begin(cenote_pool *pool)
         return error ? error : pool_driver_error(pool, result, "entering the context");
     return error_set(CENOTE_DRIVER, result, "the context of device %d could not be made: %s",
                      pool->config.device->ordinal, driver_result_name(result));
+}
+
+/*
+ * Takes the turn, inside the device. The thread ends it around functions of the program that may call cenote, and
+ * pauses with it in waits and while it looks at other pools.
+ */
+int turn_begin(cenote_pool *pool)
+{
+    CUresult result = device_enter(pool->config.device, pool->config.generation);
+    lock_take(&pool->turn);
+    return begun(pool, result);
+}
+
+/* The same for a thread that waits for no other. CENOTE_BUSY: another has the turn, or announces a capture. */
+int turn_begin_now(cenote_pool *pool)
+{
+    CUresult result = CUDA_SUCCESS;
+    bool entered = device_try_enter(pool->config.device, pool->config.generation, &result);
+    if (entered && lock_try(&pool->turn))
+        return begun(pool, result);
+    if (entered)
+        device_leave(pool->config.device);
+    return error_set(CENOTE_BUSY | ERROR_ANSWER, 0, "another thread changes mappings of the pool: ask again");
 }
 
 void turn_end(cenote_pool *pool)

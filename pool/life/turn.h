@@ -1,8 +1,8 @@
 /*
  * turn.h: the turn, the right to change a pool's mappings; see turn.c.
  *
- *     taken, given back      turn_begin, turn_end: together with the gate; turn_take: without it; turn_try: by a thread
- *                            that is inside already, if the turn is free
+ *     taken, given back      turn_begin, turn_end: together with the gate; turn_begin_now: if both are free; turn_take:
+ *                            without the gate; turn_try: by a thread that is inside already, if the turn is free
  *     let go of for a while  turn_pause, turn_go_on: the gate is open meanwhile; turn_leave, turn_resume: the device is
  *                            left; turn_let_go: around a wait
  *     that of a sibling      turn_go_over, turn_come_back: within a pause of the own one
@@ -15,6 +15,7 @@
 int turn_take(cenote_pool *pool);
 bool turn_try(cenote_pool *pool);
 int turn_begin(cenote_pool *pool);
+int turn_begin_now(cenote_pool *pool);
 void turn_end(cenote_pool *pool);
 void turn_leave(cenote_pool *pool);
 void turn_pause(cenote_pool *pool);

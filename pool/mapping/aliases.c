@@ -90,7 +90,7 @@ bool aliases_drop(cenote_pool *pool)
     for (uint32_t number = 1; age && number < pool->store.pages.regions.used; number++) {
         struct region *r = region_of(&pool->store.pages, number);
         for (uint32_t slot = 0; r && !r->fixed && !region_is_segment(r) && slot < r->slots; slot++)
-            any = (r->page[slot] && drop(pool, r, slot, age)) || any;
+            any = drop(pool, r, slot, age) || any;
     }
     return any;
 }

@@ -262,6 +262,8 @@ int grow_arena(cenote_pool *pool, struct arena *a, const struct request *q, CUre
         return error_set(CENOTE_INVALID, 0,
                          "the take function of group \"%s\" allocates from its own group: have it take from elsewhere",
                          group_of(pool, a->group)->name);
+    if (source && q->no_wait)
+        return CENOTE_OUT_OF_MEMORY;
     if (source)
         trim_orphans(pool);
     return provider_moves_pages(pool, a) ? grow_region(pool, a, q, driver) : grow_segment(pool, a, q, driver);

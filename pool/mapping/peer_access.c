@@ -16,6 +16,7 @@
 #include "pool/mapping/peer_access.h"
 
 #include "base/check.h"
+#include "pool/arenas/look.h"
 #include "pool/life/pool.h"
 #include "pool/life/pools.h"
 #include "pool/life/turn.h"
@@ -29,13 +30,20 @@ static bool is_mapped(const struct pages *s, const struct region *r, uint32_t sl
     return r->page[slot] && !bit_is_set(r->broken, slot) && page_of(s, r->page[slot])->wakefulness < ASLEEP;
 }
 
-/* The next run of mapped slots of the region from `to` on. False: there is none. */
-static bool next_run(const struct pages *s, const struct region *r, uint32_t *from, uint32_t *to)
+/*
+ * The next run of mapped slots of the region from `to` on. False: there is none. LOCKING: the turn, with which no slot
+ * is mapped or unmapped; but a free takes a page that sleeps out of its slots, so that the pool's lock is taken here.
+ */
+static bool next_run(cenote_pool *pool, const struct region *r, uint32_t *from, uint32_t *to)
 {
+    const struct pages *s = &pool->store.pages;
+    struct look look;
+    look_begin_held(&look, pool);
     for (*from = *to; *from < r->slots && !is_mapped(s, r, *from); ++*from)
-        continue;
+        look_goes_on(&look, 1);
     for (*to = *from; *to < r->slots && is_mapped(s, r, *to); *to += region_span(r, *to))
-        continue;
+        look_goes_on(&look, 1);
+    look_end(&look);
     return *from < r->slots;
 }
 
@@ -56,8 +64,7 @@ static CUresult open_mappings(cenote_pool *pool, const CUmemAccessDesc *who, uin
         const struct region *r = region_of(&pool->store.pages, number);
         if (!r || region_is_segment(r))
             continue;
-        for (uint32_t from, to = 0; !result && *runs < most && next_run(&pool->store.pages, r, &from, &to);
-             *runs += !result)
+        for (uint32_t from, to = 0; !result && *runs < most && next_run(pool, r, &from, &to); *runs += !result)
             result = region_grant(pool->config.device, r, from, to, who, 1);
     }
     return result;

@@ -461,7 +461,7 @@ static enum attempt grow(struct climb *c)
     lock_give(&pool->lock);
     int error = grow_arena(pool, c->arena, c->request, &c->driver);
     bool exhausted = error == CENOTE_OUT_OF_ADDRESSES && c->driver == CUDA_ERROR_OUT_OF_MEMORY;
-    bool waits = exhausted && c->rounds++ < ROUNDS_MAX,
+    bool waits = exhausted && !c->request->no_wait && c->rounds++ < ROUNDS_MAX,
          again = waits && wait_for_progress(pool, UINT64_MAX, &c->driver);
     if (waits && c->driver)
         error = pool_driver_error(pool, c->driver, "waiting for addresses");

@@ -18,6 +18,8 @@
  *                     page goes for another, and a place begins with a large one instead
  *     then            CENOTE_OUT_OF_MEMORY, and the explanation (explain.c) once the turn is over
  *
+ * With CENOTE_NO_WAIT it calls no function of the program and leaves out the rungs that wait.
+ *
  * An allocation waits for the device only here, when physical memory is short
  * (rule 12), and in attempt.c, when the device has no address left.
  *
@@ -98,6 +100,8 @@ static void gather(struct climb *c)
     pending_poll(pool);
     aliases_mend(pool);
     trim_flush(pool);
+    if (c->request->no_wait)
+        return;
     trim_segments(pool);
     if (pool->config.provider == CENOTE_VMM && !provider_moves_pages(pool, c->arena))
         make_way(c);
@@ -273,6 +277,8 @@ static bool call_back(struct climb *c)
  */
 static bool work(struct climb *c, bool hopeless)
 {
+    if (c->request->no_wait && c->rung > RUNG_HARVEST && c->rung < RUNG_SPLIT)
+        return c->rung == RUNG_CALLBACK && borrow(c);
     switch (c->rung) {
     case RUNG_BUDGET:
         return true;
@@ -316,7 +322,7 @@ static bool climb_higher(struct climb *c, bool hopeless)
 static int out_of_memory(struct climb *c)
 {
     lock_take(&c->pool->lock);
-    c->pool->account.stats.ooms++;
+    c->pool->account.stats.ooms += !c->request->no_wait;
     lock_give(&c->pool->lock);
     trim_spares(c->pool);
     return CENOTE_OUT_OF_MEMORY;
@@ -330,7 +336,8 @@ static int climb(struct climb *c)
     c->driver = events_poll(&pool->clock, UINT64_MAX);
     if (!c->driver) {
         pending_poll(pool);
-        attempt_replace_segments(c);
+        if (!c->request->no_wait)
+            attempt_replace_segments(c);
     }
     /* a source's function ran, and the thread did not get back into the context */
     while (!c->driver && !(c->driver = device_entered())) {
@@ -353,21 +360,39 @@ static int climb(struct climb *c)
     return pool_driver_error(pool, c->driver, "serving an allocation");
 }
 
+/* There is none without a wait. To ask is cheap, and no mistake: nothing is explained. */
+int shortage_refuse_now(const struct request *q)
+{
+    return error_set(CENOTE_OUT_OF_MEMORY | ERROR_ANSWER, 0,
+                     "%llu bytes cannot be had without a wait (CENOTE_NO_WAIT)", (unsigned long long)q->bytes);
+}
+
+/* The pool has served a request, and may have grown. LOCKING: the turn. */
+static void tidy(cenote_pool *pool, uint64_t before)
+{
+    if (pool->store.pages.reserved > before)
+        trim_surplus(pool);
+    pool->config.hooks->decay(pool, DECAY_IN_PASSING);
+}
+
 /* Serves a request for which pages are missing, or returns an error with its message. LOCKING: none held. */
 int shortage_serve(cenote_pool *pool, struct arena *a, const struct request *q, uint64_t *at)
 {
     struct climb c = {.pool = pool, .arena = a, .request = q};
-    siblings_look(&c.siblings, pool);
-    int error = turn_begin(pool);
+    if (q->no_wait)
+        c.no_order = CUDA_ERROR_NOT_READY;
+    else
+        siblings_look(&c.siblings, pool);
+    int error = q->no_wait ? turn_begin_now(pool) : turn_begin(pool);
     if (error)
         return error;
     uint64_t before = pool->store.pages.reserved;
     error = climb(&c);
-    if (!error && pool->store.pages.reserved > before)
-        trim_surplus(pool);
-    if (!error)
-        pool->config.hooks->decay(pool, DECAY_IN_PASSING);
+    if (!error && !q->no_wait)
+        tidy(pool, before);
     turn_end(pool);
     *at = c.at;
-    return error == CENOTE_OUT_OF_MEMORY ? pool->config.hooks->explain(pool, q->bytes) : error;
+    if (error == CENOTE_OUT_OF_MEMORY)
+        return q->no_wait ? shortage_refuse_now(q) : pool->config.hooks->explain(pool, q->bytes);
+    return error;
 }

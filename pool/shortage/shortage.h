@@ -4,6 +4,7 @@
 
 #include "pool/pool.h"
 
+int shortage_refuse_now(const struct request *q);
 int shortage_serve(cenote_pool *pool, struct arena *a, const struct request *q, uint64_t *at);
 
 #endif

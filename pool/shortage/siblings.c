@@ -77,9 +77,9 @@ static struct sibling *sibling_of(struct siblings *s, cenote_pool *other)
  * Functions of the program would be called without the turn, and
  * another context may end then: what came from them stays there.
  */
-static uint64_t trim(const cenote_pool *pool, cenote_pool *other)
+static uint64_t trim(const struct siblings *s, const cenote_pool *pool, cenote_pool *other)
 {
-    if (pool->config.device == other->config.device)
+    if (pool->config.device == other->config.device && !s->keeps_sources)
         return trim_free(other);
     trim_flush(other);
     return trim_without_sources(other, 0, UINT64_MAX);
@@ -95,7 +95,7 @@ static enum awaited poll(struct siblings *s, const cenote_pool *pool, cenote_poo
         return AWAIT_NOTHING;
     enum awaited awaited = wait_look(other, sibling ? sibling->limit : 0, &result);
     if (!result && (!sibling || wait_came(other, &sibling->seen)))
-        *came |= trim(pool, other) != 0;
+        *came |= trim(s, pool, other) != 0;
     if (!result && s->unmap)
         *came |= aliases_drop(other);
     turn_come_back(pool, other);

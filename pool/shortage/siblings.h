@@ -16,6 +16,7 @@ struct siblings {
     uint64_t stir;                  /* see siblings_stir */
     uint32_t pools;                 /* how many there are */
     bool     unmap;                 /* the driver takes no more mappings: theirs go, too */
+    bool     keeps_sources;         /* what came from functions of the program stays */
     uint32_t count;
     struct sibling {
         const cenote_pool *pool;

@@ -69,7 +69,7 @@ static uint64_t free_for(cenote_pool *pool, const struct arena *a, uint64_t *fre
     for (int segments = 0; segments < 2; segments++)
         for (uint32_t number = s->listed[segments]; number; number = region_of(s, number)->next_listed) {
             const struct region *r = region_of(s, number);
-            uint64_t stays, here = pages_free(s, r, &stays);
+            uint64_t stays, done, here = pages_free(s, r, &stays, &done);
             bool is_open = r->arena == a->number || sums_may_lend(pool, arena_of(pool, r->arena), a);
             *free += here;
             useful += is_open ? here : here - stays;

@@ -119,13 +119,9 @@ void copy_drop(struct sleep_copy *copy)
 void copy_drop_all(cenote_pool *pool)
 {
     lock_take(&pool->lock);
-    struct sleep_copy *copy = pool->store.pages.copies, *next;
-    pool->store.pages.copies = NULL;
+    struct sleep_copy *gone = pages_take_copies(&pool->store.pages);
     lock_give(&pool->lock);
-    for (; copy; copy = next) {
-        next = copy->next;
-        copy_drop(copy);
-    }
+    pages_unmap_copies(gone);
 }
 
 /* -------------------------------------------------------------------------------------------------------- the bytes */

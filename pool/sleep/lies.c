@@ -36,11 +36,26 @@ uint64_t under_bytes(const struct under *u, const struct block *b, uint64_t *fro
     return end - *from;
 }
 
+/*
+ * For which of its slots a page sleeps and wakes: for the one under its blocks. One without a block is a graph's: then
+ * for the first that its private arena maps, and its home may be in the arena from which the page once came.
+ */
+struct slot_ref slot_of_sleep(const struct pages *s, const struct page *p)
+{
+    struct slot_ref at = p->owner.region ? p->owner : p->home;
+    while (p->fixed && !p->owner.region && at.region &&
+           !(region_of(s, at.region)->fixed && region_of(s, at.region)->arena == p->arena))
+        at = region_of(s, at.region)->next_alias[at.slot];
+    return at.region ? at : p->home;
+}
+
 /* ---------------------------------------------------------------------------------------------------- may it sleep? */
 
-static enum lies block_lies(const struct sleepers *s, uint64_t at)
+/* What a group has lent is no block of the group: only a list, or the pool, names it. */
+static enum lies block_lies(const struct sleepers *s, uint64_t at, uint64_t mark)
 {
-    bool is_named = !s->what.blocks || index_find(&s->names, at);
+    bool is_lent = s->what.group && mark & MARK_LENT;
+    bool is_named = s->what.blocks ? index_find(&s->names, at) != 0 : !is_lent;
     bool is_shared = index_find(&s->pool->exports.by_block, at) != 0;
     return !is_named ? LIES_OTHER : is_shared ? LIES_MIXED : LIES_NAMED;
 }
@@ -59,12 +74,13 @@ static enum lies items_lie(const struct sleepers *s, const struct slab *slab, co
         uint64_t at = slab->at + (uint64_t)item * slab->item_bytes;
         if (at + slab->item_bytes <= u->at || at >= u->end || bit_is_set(slab->free, item))
             continue;
-        lies = both(lies, bit_is_set(slab->pending, item) ? LIES_OTHER : block_lies(s, at));
+        lies = both(lies, bit_is_set(slab->pending, item) ? LIES_OTHER : block_lies(s, at, slab->mark[item]));
     }
     return lies;
 }
 
-enum lies lies_there(const struct sleepers *s, uint32_t page, struct slot_ref at)
+/* LOCKING: the pool's lock; `seen` says how much there was to look at. */
+enum lies lies_there(struct sleepers *s, uint32_t page, struct slot_ref at)
 {
     cenote_pool *pool = s->pool;
     const struct region *r = region_of(&pool->store.pages, at.region);
@@ -72,10 +88,11 @@ enum lies lies_there(const struct sleepers *s, uint32_t page, struct slot_ref at
     enum lies lies = LIES_NOTHING;
     for (const struct block *b; lies != LIES_MIXED && (b = under_next(pool, &under));) {
         uint32_t slab = b->state == BLOCK_SLAB ? slab_at_address(r, b->at) : 0;
+        s->seen += slab ? slab_of(&pool->store.slabs, slab)->items : 1;
         bool is_live = b->state == BLOCK_LIVE &&
                        block_of(&pool->store.blocks, index_find(&pool->store.by_address, b->at)) == b;
         lies = both(lies, slab    ? items_lie(s, slab_of(&pool->store.slabs, slab), &under)
-                          : is_live ? block_lies(s, b->at)
+                          : is_live ? block_lies(s, b->at, b->mark)
                                     : LIES_OTHER);
     }
     return lies;

@@ -26,10 +26,10 @@
 /* ------------------------------------------------------------------------------------------------------------- doze */
 
 /* A block, or a graph, comes back to the page at this slot; what is free otherwise is trimmed. */
-static bool is_needed(const struct region *r, const struct page *p, uint32_t slot)
+static bool is_needed(const struct pages *s, const struct region *r, const struct page *p, uint32_t slot)
 {
     bool owned = bit_is_set(r->sole, slot) ? bit_is_set(r->busy, slot) : slot_ref_is(p->owner, r->number, slot);
-    return owned || (p->fixed && !p->owner.region && slot_ref_is(p->home, r->number, slot));
+    return owned || (p->fixed && !p->owner.region && slot_ref_is(slot_of_sleep(s, p), r->number, slot));
 }
 
 static void close_if_empty(struct slabs *s, uint32_t slab)
@@ -53,13 +53,13 @@ static bool may_sleep(struct sleepers *s, const struct region *r, uint32_t slot)
     struct pages *pages = &s->pool->store.pages;
     uint32_t page = r->page[slot];
     struct page *p = page_of(pages, page);
-    if (p->copy && is_needed(r, p, slot))
+    if (p->copy && is_needed(pages, r, p, slot))
         end_constant(s, page, lies_there(s, page, (struct slot_ref){r->number, slot}));
-    if (p->leaving || bit_is_set(r->transit, slot) || bit_is_set(r->broken, slot) || !is_needed(r, p, slot))
+    if (p->leaving || bit_is_set(r->transit, slot) || bit_is_set(r->broken, slot) || !is_needed(pages, r, p, slot))
         return false;
     last_freed_settle(s->pool);
     sleepers_slabs(s->pool, page, close_if_empty);
-    if (!is_needed(r, p, slot))
+    if (!is_needed(pages, r, p, slot))
         return false;
     enum lies lies = lies_there(s, page, (struct slot_ref){r->number, slot});
     bool is_named = lies == LIES_NAMED || lies == LIES_MIXED || (lies == LIES_NOTHING && !s->what.blocks);
@@ -284,6 +284,7 @@ static int go(struct sleepers *s)
     for (uint32_t i = 0; i < s->count; i++)
         if (s->list[i].page)
             stay(s, &s->list[i]);
+    sleepers_give_courier(s); /* a source that has memory back may pause or resume as well */
     if (!error && !pool_is_capturing(pool))
         trim_free(pool);
     return error;

@@ -30,8 +30,7 @@ static bool sleeps(struct sleepers *s, const struct region *r, uint32_t slot)
 {
     struct pages *pages = &s->pool->store.pages;
     const struct page *p = page_of(pages, r->page[slot]);
-    bool is_home = p->owner.region ? slot_ref_is(p->owner, r->number, slot) : slot_ref_is(p->home, r->number, slot);
-    if (p->wakefulness != ASLEEP || !is_home)
+    if (p->wakefulness != ASLEEP || !slot_ref_is(slot_of_sleep(pages, p), r->number, slot))
         return false;
     enum lies lies = s->what.blocks ? lies_there(s, r->page[slot], (struct slot_ref){r->number, slot}) : LIES_NAMED;
     if (lies != LIES_NAMED && lies != LIES_MIXED)
@@ -86,15 +85,18 @@ static CUresult create(struct sleepers *s)
     return CUDA_SUCCESS;
 }
 
-/* What is free in this pool goes back to the device, once that is done with it. LOCKING: the turn, let go of then. */
+/*
+ * What is free in this pool goes back to the device, once that is done with it, but not to sources: their functions may
+ * call cenote_pool_pause, which would wait for this thread. LOCKING: the turn, let go of in the wait.
+ */
 static CUresult make_way(cenote_pool *pool)
 {
     CUresult result = wait_for_all(pool);
     if (result)
         return result;
     pending_poll(pool);
-    if (!pool_is_capturing(pool))
-        trim_free(pool);
+    trim_flush(pool);
+    trim_without_sources(pool, 0, UINT64_MAX);
     return CUDA_SUCCESS;
 }
 
@@ -120,7 +122,7 @@ static bool others_make_way(cenote_pool *pool, struct siblings *siblings, CUresu
 static CUresult create_at_last(struct sleepers *s)
 {
     cenote_pool *pool = s->pool;
-    struct siblings siblings = {0};
+    struct siblings siblings = {.keeps_sources = true};
     CUresult result = create(s), failed = CUDA_SUCCESS;
     if (result != CUDA_ERROR_OUT_OF_MEMORY)
         return result;

@@ -23,6 +23,16 @@ static bool is_of(const struct sleepers *s, const struct region *r)
     return !region_is_segment(r) && (!s->what.group || (a->group && group_of(s->pool, a->group) == s->what.group));
 }
 
+#define SEEN_A_UNIT 8u  /* of work, see look.c */
+
+/* LOCKING: the pool's lock. */
+static uint32_t work_of_slot(struct sleepers *s)
+{
+    uint32_t work = 1 + s->seen / SEEN_A_UNIT;
+    s->seen = 0;
+    return work;
+}
+
 /* The next slot that is taken; region 0: there is none. `takes` changes what it takes, under the pool's lock. */
 static struct slot_ref next(struct sleepers *s, sleepers_takes *takes)
 {
@@ -33,7 +43,7 @@ static struct slot_ref next(struct sleepers *s, sleepers_takes *takes)
     for (; !found.region && s->region < pages->regions.used;
          s->region += !found.region, s->slot = found.region ? s->slot : 0) {
         struct region *r = region_of(pages, s->region);
-        for (; r && is_of(s, r) && !found.region && s->slot < r->slots; look_goes_on(&look, 1)) {
+        for (; r && is_of(s, r) && !found.region && s->slot < r->slots; look_goes_on(&look, work_of_slot(s))) {
             uint32_t slot = s->slot;
             s->slot += region_span(r, slot);
             if (r->page[slot] && takes(s, r, slot))
@@ -81,7 +91,7 @@ int sleepers_gather(struct sleepers *s, sleepers_takes *takes)
 void sleepers_slabs(cenote_pool *pool, uint32_t page, void (*each)(struct slabs *s, uint32_t slab))
 {
     const struct page *p = page_of(&pool->store.pages, page);
-    struct slot_ref at = p->owner.region ? p->owner : p->home;
+    struct slot_ref at = slot_of_sleep(&pool->store.pages, p);
     const struct region *r = region_of(&pool->store.pages, at.region);
     uint64_t from = region_slot_at(r, at.slot), to = from + p->bytes;
     uint32_t before = 0;
@@ -162,8 +172,15 @@ static int begin(struct sleepers *s)
     pool->courier.is_taken = true;
     int error = courier_come_back(pool);
     error = error ? error : check_now(s);
-    pool->courier.is_taken = !error;
+    pool->courier.is_taken = s->has_courier = !error;
     return error;
+}
+
+/* Nothing is asleep in part, and no copy is under way. The next thread may come. LOCKING: the turn. */
+void sleepers_give_courier(struct sleepers *s)
+{
+    if (s->has_courier)
+        s->pool->courier.is_taken = s->has_courier = false;
 }
 
 static void forget(struct sleepers *s)
@@ -198,7 +215,7 @@ int sleepers_begin(struct sleepers *s, cenote_pool *pool, const cenote_sleep *sl
 int sleepers_end(struct sleepers *s, int error, cenote_sleep *sleep, size_t size)
 {
     s->what.ns = pool_now(s->pool) - s->began_ns; /* as long as the pool, and its clock, are there for certain */
-    s->pool->courier.is_taken = false;
+    sleepers_give_courier(s);
     turn_end(s->pool);
     forget(s);
     if (sleep)

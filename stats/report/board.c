@@ -17,6 +17,7 @@
 #include <time.h>
 
 #include "base/board.h"
+#include "pool/life/pool.h"
 #include "stats/account/label.h"
 #include "stats/text/options.h"
 #include "stats/text/out.h"
@@ -28,9 +29,10 @@
 #define COUNTED(name) (offsetof(cenote_pool, account.stats) + offsetof(cenote_stats, name) - BEGIN)
 #define FIGURE(name) (offsetof(cenote_pool, board.figures) + offsetof(cenote_stats, name) - BEGIN)
 
+/* Texts and no pointers to them: a pointer would be written anew in each process that loads the library. */
 static const struct field {
-    const char *what, *name;
-    size_t      at, size;
+    char     what[8], name[24];
+    uint32_t at, size;
 } fields[] = {
     {"u32", "wished", AT(board.wished), 4}, {"u32", "answers", AT(board.answers), 4}, {"u32", "serial", AT(board.serial), 4},
     {"u64", "peak_allocated", AT(board.peak_allocated), 8}, {"u64", "peak_reserved", AT(board.peak_reserved), 8},
@@ -67,7 +69,7 @@ const char *board_head(void)
     out_print(&out, "version %d\nkept_rows %u\nkept_steps %u\nwishes refresh=%d trim=%d snapshot=%d\n", CENOTE_VERSION, BOARD_ROWS, CENOTE_STEPS_KEPT,
               BOARD_REFRESH, BOARD_TRIM, BOARD_SNAPSHOT);
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        out_print(&out, "%s %s %zu %zu\n", fields[i].what, fields[i].name, fields[i].at, fields[i].size);
+        out_print(&out, "%s %s %u %u\n", fields[i].what, fields[i].name, fields[i].at, fields[i].size);
     return text;
 }
 
@@ -79,7 +81,7 @@ static const char *rank(void)
     static const char *const names[] = {"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"};
     const char *value = NULL;
     for (size_t i = 0; !value && i < sizeof names / sizeof *names; i++)
-        value = getenv(names[i]);
+        value = secure_getenv(names[i]);
     return value ? value : "";
 }
 
@@ -160,7 +162,10 @@ static int refresh(cenote_pool *pool)
     if (error)
         return error;
     b->figures = stats;
+    if ((error = pool_take_lock(pool)))
+        return error;
     memcpy(b->user, pool->report.user, sizeof b->user);
+    lock_give(&pool->lock);
     error = read_rows(pool, CENOTE_BY_TAG, b->by_tag, &b->tags);
     return error ? error : read_rows(pool, CENOTE_BY_GROUP, b->by_group, &b->groups);
 }

@@ -1,9 +1,9 @@
 /*
  * check.c: do the invariants of a pool hold? docs/invariants.md has them by number.
  *
- * Regions, pages, arenas and mappings change only with the turn, which is held from start to end: what is summed up over those is exact. Blocks and
- * slabs come and go meanwhile, for the pool's lock is held for a portion at a time (look.c): of a busy pool some things are not judged, slots in
- * which a pause fell, and what does not fit a portion but has to add up at one moment.
+ * Regions, pages, arenas and mappings change only with the turn, which is held from start to end: what is summed up over those is exact, unless a
+ * page that sleeps has gone with its last block. Blocks and slabs come and go meanwhile, for the pool's lock is held for a portion at a time
+ * (look.c): of a busy pool some things are not judged, slots in which a pause fell, and what does not fit a portion but has to add up at one moment.
  *
  * LOCKING: the turn, so that nothing is half done; the pool's lock, but not in a pause.
  */
@@ -32,6 +32,7 @@ static const char *check_pages(struct look *look)
     struct pages *pages = &look->pool->store.pages;
     const char *broken = NULL;
     uint64_t bytes = 0;
+    uint32_t sleepers = pages->sleepers;
     for (uint32_t number = 1; number < pages->regions.used && !broken; number++) {
         struct region *r = region_of(pages, number);
         for (uint32_t from = 0, to; r && from < r->slots && !broken; from = to) {
@@ -41,7 +42,7 @@ static const char *check_pages(struct look *look)
         }
         look_goes_on(look, 1);
     }
-    return broken ? broken : pages_broken_sum(pages, bytes);
+    return broken || pages->sleepers != sleepers ? broken : pages_broken_sum(pages, bytes);
 }
 
 /* The newest region comes last, for its top may rise between two portions. */

@@ -1,9 +1,8 @@
 /*
- * test_asleep.c: what was kept of a block that sleeps can be read by the host.
+ * test_asleep.c: what was kept of a block that sleeps: the host can read it, and has its memory back when the block is freed.
  */
-#include <cenote/sleep.h>
-
-#include "tests/api/strict.h"
+#include "base/memory.h"
+#include "tests/api/sleeps.h"
 
 /* The host gets what was kept, and nothing else. */
 CASE(read_asleep)
@@ -33,6 +32,28 @@ CASE(read_asleep)
     DONE(cenote_pool_resume(scene.pool, NULL));
     held_give(&small);
     DONE(cenote_free(large.at));
+    scene_close(&scene);
+}
+
+/* Blocks that another stream has used come back later, and with them their copies. */
+CASE(copies_go_with_their_blocks)
+{
+    struct scene scene;
+    struct held held[3];
+    size_t before;
+    scene_open(&scene, CARD);
+    for (int i = 0; i < 3; i++)
+        REQUIRE(held_take(&held[i], scene.pool, 8 * MIB, scene.stream[A]));
+    DONE(cenote_use(held[1].at, scene.stream[B]));
+    DONE(pause_of(scene.pool, NULL, CENOTE_KEEP, NULL));
+    before = memory_in_use();
+    DONE(cenote_free(held[0].at));
+    EXPECT(memory_in_use() + 8 * MIB <= before);
+    DONE(cenote_free(held[1].at));
+    DONE(cenote_pool_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT));
+    EXPECT(memory_in_use() + 16 * MIB <= before);
+    DONE(resume_of(scene.pool, NULL, NULL));
+    held_give(&held[2]);
     scene_close(&scene);
 }
 

@@ -4,8 +4,10 @@
  */
 #include <cenote/share.h>
 
+#include "base/lock.h"
 #include "tests/api/copies.h"
 #include "tests/api/sleeps.h"
+#include "tests/rounds.h"
 
 /* ---------------------------------------------------------------------------------------------------------- what is kept */
 
@@ -106,6 +108,75 @@ CASE(no_export_while_a_pause_is_under_way)
     DONE(resume_of(scene.pool, NULL, NULL));
     held_give(&at_hand);
     scene_close(&scene);
+}
+
+#define SLEEPERS 48
+
+static struct held sleeping[SLEEPERS];
+static atomic_bool is_over;
+
+static void *free_sleepers(void *unused)
+{
+    for (int i = 0; i < SLEEPERS; i++)
+        DONE(cenote_free(sleeping[i].at));
+    atomic_store(&is_over, true);
+    return unused;
+}
+
+/* A check that pauses raises no alarm because what slept when it began has gone meanwhile: pages go with the pool's lock alone then. */
+CASE(no_false_alarm_beside_frees_asleep)
+{
+    lock_set_portions(1);
+    for (int round = 0; round < rounds(10); round++) {
+        struct scene scene;
+        pthread_t thread;
+        scene_open(&scene, 2 * SLEEPERS * MIB);
+        for (int i = 0; i < SLEEPERS; i++)
+            REQUIRE(held_take(&sleeping[i], scene.pool, 2 * MIB, scene.stream[A]));
+        DONE(pause_of(scene.pool, NULL, CENOTE_DISCARD_ALL, NULL));
+        atomic_store(&is_over, false);
+        DONE(pthread_create(&thread, NULL, free_sleepers, NULL));
+        while (!atomic_load(&is_over))
+            DONE(cenote_pool_check(scene.pool));
+        DONE(pthread_join(thread, NULL));
+        scene_close(&scene);
+    }
+    lock_set_portions(0);
+}
+
+/* A block that was allocated outside of all groups lies in memory that a group has lent: it does not sleep with the group, but with the pool. */
+CASE(what_a_group_has_lent_is_not_its_own)
+{
+    static const size_t bytes[] = {300, 3 * MIB};
+    for (int i = 0; i < 2; i++) {
+        struct scene scene;
+        struct held all, own, lent;
+        cenote_group *group;
+        cenote_sleep slept;
+        void *block;
+        scene_open(&scene, CARD);
+        DONE(cenote_group_create(scene.pool, "lends", CENOTE_GROUP_LEND | CENOTE_GROUP_PRIVATE, NULL, &group));
+        DONE(cenote_group_alloc(group, MIB, 1, scene.stream[A], &block));
+        own = held_of(block, MIB, scene.stream[A]);
+        DONE(cenote_group_alloc(group, 7 * MIB, 1, scene.stream[A], &block));
+        DONE(cenote_free(block));
+        REQUIRE(held_take(&all, scene.pool, CARD - 8 * MIB, scene.stream[B]));
+        REQUIRE(held_take(&lent, scene.pool, bytes[i], scene.stream[A]));
+        DONE(pause_of(scene.pool, group, CENOTE_KEEP, &slept));
+        held_expect(&lent, scene.stream[A]);
+        held_expect(&own, scene.stream[A]); /* its page has both */
+        EXPECT(slept.awake >= 2 * MIB);
+        DONE(cuCtxSynchronize());
+        EXPECT_EQ(sim_mismatches(), 0);
+        DONE(cenote_free(all.at));
+        DONE(pause_of(scene.pool, NULL, CENOTE_KEEP, &slept));
+        EXPECT_EQ(slept.awake, 0);
+        DONE(resume_of(scene.pool, NULL, NULL));
+        held_give(&lent);
+        held_give(&own);
+        DONE(cenote_group_destroy(group));
+        scene_close(&scene);
+    }
 }
 
 /* ------------------------------------------------------------------------------------------------------- addresses that sleep */
@@ -223,6 +294,55 @@ static void end_after_a_refusal(bool wakes)
 
 CASE(a_pool_ends_after_a_pause_was_refused) { end_after_a_refusal(false); }
 CASE(a_pool_ends_after_a_resume_was_refused) { end_after_a_refusal(true); }
+
+/* ------------------------------------------------------------------------------------------------ functions of the program */
+
+static cenote_pool *to_sleep;
+static int said;
+
+static void give_and_sleep(void *memory, size_t bytes, cenote_stream stream, void *arg)
+{
+    said = cenote_pool_pause(to_sleep, NULL);
+    give_source(memory, bytes, stream, arg);
+}
+
+/* A source that has memory back because a pause ends, or a resume has no room, here or in another pool, puts the pool to sleep: no call waits for
+   itself. */
+CASE(a_source_may_pause)
+{
+    for (int wakes = 0; wakes < 3; wakes++) {
+        struct scene scene;
+        struct held held, other;
+        cenote_pool *beside;
+        cenote_group *group;
+        cenote_options options = scene_options();
+        void *block;
+        scene_open(&scene, CARD);
+        DONE(cenote_pool_create(0, &options, &beside));
+        to_sleep = scene.pool;
+        said = -1;
+        DONE(cenote_group_create(wakes > 1 ? beside : scene.pool, "source", 0, &((cenote_source){take_source, give_and_sleep, NULL}), &group));
+        REQUIRE(held_take(&held, scene.pool, 40 * MIB, scene.stream[A]));
+        if (wakes)
+            DONE(pause_of(scene.pool, NULL, CENOTE_KEEP, NULL));
+        DONE(cenote_group_alloc(group, 2 * MIB, 1, scene.stream[A], &block));
+        REQUIRE(!wakes || held_take(&other, scene.pool, 30 * MIB, scene.stream[B]));
+        DONE(cenote_free(block));
+        if (wakes) {
+            EXPECT_EQ(resume_of(scene.pool, NULL, NULL), CENOTE_OUT_OF_MEMORY);
+            held_give(&other);
+        } else {
+            DONE(pause_of(scene.pool, NULL, CENOTE_KEEP, NULL));
+            EXPECT_EQ(said, CENOTE_OK);
+        }
+        DONE(resume_of(scene.pool, NULL, NULL));
+        held_give(&held);
+        DONE(cenote_group_destroy(group));
+        DONE(cuCtxSynchronize());
+        DONE(cenote_pool_destroy(beside));
+        scene_close(&scene);
+    }
+}
 
 /* ------------------------------------------------------------------------------------------------------------------- a reset */
 

@@ -7,6 +7,7 @@
 #include <pthread.h>
 
 #include "driver/driver.h"
+#include "tests/rounds.h"
 
 static void pause_all(struct peers *p)
 {
@@ -133,5 +134,34 @@ static void grant_meanwhile(bool wakes)
 
 CASE(a_grant_during_a_pause) { grant_meanwhile(false); }
 CASE(a_grant_during_a_resume) { grant_meanwhile(true); }
+
+static void *grant_once(void *pool)
+{
+    DONE(cenote_pool_grant(pool, 1));
+    return NULL;
+}
+
+/* Blocks are freed in their sleep, which takes their pages out of the slots that a grant goes through. */
+CASE(a_grant_beside_frees_asleep)
+{
+    static struct held held[32];
+    for (int round = 0; round < rounds(8); round++) {
+        struct peers p;
+        pthread_t thread;
+        open_peers(&p, CENOTE_VMM, 2);
+        for (int i = 0; i < 32; i++)
+            REQUIRE(held_take(&held[i], p.scene.pool, 2 * MIB, p.scene.stream[A]));
+        pause_all(&p);
+        DONE(pthread_create(&thread, NULL, grant_once, p.scene.pool));
+        for (int i = 0; i < 31; i++)
+            DONE(cenote_free(held[i].at));
+        DONE(pthread_join(thread, NULL));
+        resume_all(&p);
+        read_there(&p, &held[31]);
+        judge_there(&p);
+        held_give(&held[31]);
+        close_peers(&p);
+    }
+}
 
 SCENES_MAIN("sleep_granted")

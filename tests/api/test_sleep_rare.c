@@ -1,12 +1,16 @@
 /*
  * test_sleep_rare.c: memory that sleeps, and the rare roads of the pool beside it: addresses go back, sums say no, the driver takes no more mappings.
  */
+#include <sched.h>
+
+#include "pool/pool.h"
 #include "tests/api/copies.h"
 #include "tests/api/sleeps.h"
 
 #define MAPPINGS 34u
 
 static struct scene scene;
+static struct held at_hand[4];
 
 static void take_on_c(void)
 {
@@ -220,6 +224,128 @@ CASE(a_pause_waits_for_both_stages_of_an_earlier_one)
     fault_disarm();
     for (int i = 0; i < 2; i++)
         held_give(&held[i]);
+    scene_close(&scene);
+}
+
+/* As a replay does that has the memory to itself. */
+static void write_there(const struct held *held)
+{
+    held_launch(held, sim_launch_fill, held->stream);
+    held_launch(held, sim_launch_expect, held->stream);
+    DONE(cuCtxSynchronize());
+}
+
+/* The pages of a graph came from another arena, which maps them still, and maps them first. They sleep and wake with the group all the same. */
+CASE(pages_of_a_graph_that_came_from_elsewhere)
+{
+    struct held held;
+    cenote_group *group;
+    cenote_sleep slept;
+    void *block;
+    scene_open(&scene, CARD);
+    REQUIRE(held_take(&held, scene.pool, CARD - 4 * MIB, scene.stream[A]));
+    held_give(&held);
+    DONE(cenote_pool_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT));
+    DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
+    DONE(cenote_group_alloc(group, 20 * MIB, 512, scene.stream[B], &block));
+    held = held_of(block, 20 * MIB, scene.stream[B]);
+    EXPECT_EQ(scene_stats(scene.pool).pages_harvested, 10);
+    DONE(pause_of(scene.pool, group, CENOTE_KEEP, NULL));
+    DONE(cenote_free(block)); /* asleep */
+    DONE(resume_of(scene.pool, group, NULL));
+    write_there(&held);
+    DONE(pause_of(scene.pool, group, CENOTE_KEEP, &slept)); /* free */
+    EXPECT_EQ(slept.pages, 20 * MIB);
+    DONE(resume_of(scene.pool, group, NULL));
+    write_there(&held);
+    DONE(pause_of(scene.pool, NULL, CENOTE_KEEP, NULL)); /* with all of the pool */
+    DONE(resume_of(scene.pool, group, NULL));
+    write_there(&held);
+    DONE(cenote_group_destroy(group));
+    scene_close(&scene);
+}
+
+/* ------------------------------------------------------------------------------------------------- the end of a pool beside it */
+
+#define NAPS 3
+#define LONG_MSEC 10
+
+static struct {
+    const struct driver *below;
+    pthread_t   pausing, ending;
+    atomic_bool is_on;
+    atomic_int  fetches, waits, waits_of_end;   /* copies begun; waits for stages by each thread */
+    int         error;                          /* of the end */
+} end_beside;
+
+static void *end_pool(void *unused)
+{
+    DONE(cuCtxSetCurrent(scene.context));
+    for (int i = 0; i < 4; i++)
+        DONE(cenote_free(at_hand[i].at));
+    end_beside.error = cenote_pool_destroy(scene.pool);
+    return unused;
+}
+
+/* It waits for a stage, which it should leave to the thread that pauses, or it naps until that is done. */
+static void wait_for_the_end_to_wait(void)
+{
+    bool was_away = true;
+    for (int naps = 0; naps < NAPS && !end_beside.waits_of_end; sched_yield()) {
+        bool is_away = scene.pool->life.away > 1;
+        naps += is_away && !was_away;
+        was_away = is_away;
+    }
+}
+
+static CUresult wait_for_stage(CUstream stream)
+{
+    bool is_end = end_beside.is_on && !pthread_equal(pthread_self(), end_beside.pausing);
+    if (end_beside.is_on && !is_end && end_beside.waits++ == 0) {
+        DONE(pthread_create(&end_beside.ending, NULL, end_pool, NULL));
+        wait_for_the_end_to_wait();
+    }
+    while (end_beside.waits == 2 && !is_end && end_beside.waits_of_end == 1)
+        sched_yield();
+    CUresult result = end_beside.below->cuStreamSynchronize(stream);
+    for (int before = is_end ? end_beside.waits_of_end++ : 1; !before && end_beside.fetches < 3;)
+        sched_yield();
+    return result;
+}
+
+static CUresult fetch_slowly(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+    end_beside.fetches++;
+    DONE(sim_launch_wait(stream, LONG_MSEC * MSEC));
+    return end_beside.below->cuMemcpyDtoHAsync(to, from, bytes, stream);
+}
+
+static const struct driver *with_an_end(const struct driver *driver)
+{
+    static struct driver table;
+    end_beside.below = driver;
+    table = *driver;
+    table.cuStreamSynchronize = wait_for_stage;
+    table.cuMemcpyDtoHAsync = fetch_slowly;
+    return &table;
+}
+
+/* All blocks are freed under a pause, and the pool is destroyed: that thread takes no stage for free to which the device copies the next page. */
+CASE(a_pool_ends_beside_a_pause)
+{
+    scene_open(&scene, CARD);
+    for (int i = 0; i < 4; i++) {
+        REQUIRE(held_take(&at_hand[i], scene.pool, 2 * MIB, scene.stream[A]));
+        DONE(cenote_use(at_hand[i].at, scene.stream[B])); /* so that what was freed is still copied */
+    }
+    driver_interpose(with_an_end);
+    end_beside.pausing = pthread_self();
+    end_beside.is_on = true;
+    DONE(pause_of(scene.pool, NULL, CENOTE_KEEP, NULL));
+    end_beside.is_on = false;
+    DONE(pthread_join(end_beside.ending, NULL));
+    EXPECT(!end_beside.error || end_beside.error == CENOTE_BUSY);
+    scene.pool = end_beside.error ? scene.pool : NULL;
     scene_close(&scene);
 }
 

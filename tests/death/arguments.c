@@ -33,6 +33,8 @@ struct givens {
     cenote_block    found;
     cenote_options  options;
     cenote_stats    stats;
+    cenote_budget   budget;
+    cenote_request  request;
     cenote_share    share;
     cenote_row      row;
     cenote_piece    piece;
@@ -69,6 +71,8 @@ INVALID(NO_POOL, cenote_pool_set_trim_above(NULL, 0))
 RIGHT(-1, cenote_pool_device(NULL))
 RIGHT(-1, cenote_pool_provider(NULL))
 INVALID(NO_POOL, cenote_pool_grant(NULL, 0))
+INVALID(NO_POOL, cenote_pool_budget(NULL, &g.budget))
+INVALID("the last argument is NULL", cenote_pool_budget(g.pool, NULL))
 INVALID(NO_POOL, cenote_pool_on_shortage(NULL, NULL, NULL))
 RIGHT(CENOTE_OK, cenote_pool_on_shortage(g.pool, NULL, NULL))
 INVALID(NO_POOL, cenote_pool_watch(NULL, NULL, NULL))
@@ -77,6 +81,9 @@ INVALID(NO_POOL, cenote_alloc(NULL, 512, g.stream, &g.block))
 INVALID("the last argument is NULL", cenote_alloc(g.pool, 512, g.stream, NULL))
 INVALID("the last argument is NULL", cenote_alloc(g.pool, 0, g.stream, NULL))
 INVALID(NO_POOL, cenote_alloc_aligned(NULL, 512, 512, g.stream, &g.block))
+INVALID(NO_POOL, cenote_alloc_with(NULL, &g.request, &g.block))
+INVALID("there is no cenote_request", cenote_alloc_with(g.pool, NULL, &g.block))
+INVALID("the last argument is NULL", cenote_alloc_with(g.pool, &g.request, NULL))
 INVALID("the last argument is NULL", cenote_alloc_aligned(g.pool, 512, 512, g.stream, NULL))
 RIGHT(CENOTE_OK, cenote_free(NULL))
 RIGHT(CENOTE_OK, cenote_free_sized(NULL, 0))
@@ -179,6 +186,10 @@ INVALID(NO_SIZE, (cenote_pool_create)(0, &g.options, &g.made, BAD(3)))
 INVALID(NO_SIZE, (cenote_pool_create_in)(s->scene.context, &g.options, &g.made, BAD(WORD)))
 INVALID(NO_SIZE, (cenote_find)(s->live[0].at, &g.found, BAD(WORD)))
 INVALID(NO_SIZE, (cenote_group_create)(g.pool, "x", 0, &(cenote_source){0}, &g.next, BAD(WORD)))
+INVALID(NO_SIZE, (cenote_alloc_with)(g.pool, &g.request, &g.block, BAD(3)))
+INVALID("CENOTE_NO_WAIT or 0, not 0x8", cenote_alloc_with(g.pool, (&(cenote_request){.bytes = 512, .stream = g.stream, .flags = 8}), &g.block))
+INVALID("power of two", cenote_alloc_with(g.pool, (&(cenote_request){.bytes = 512, .stream = g.stream, .alignment = 3}), &g.block))
+INVALID(NO_SIZE, (cenote_pool_budget)(g.pool, &g.budget, BAD(3)))
 INVALID(NO_SIZE, (cenote_pool_stats)(g.pool, &g.stats, BAD(3)))
 INVALID(NO_SIZE, (cenote_stats_text)(&g.stats, g.text, sizeof g.text, BAD(3)) ? -1 : CENOTE_INVALID)
 INVALID(NO_SIZE, (cenote_stats_json)(&g.stats, g.text, sizeof g.text, BAD(WORD)) ? -1 : CENOTE_INVALID)

@@ -30,6 +30,7 @@ static void call_pools(struct scenery *s, cenote_group *group)
 {
     cenote_pool *pool = s->scene.pool, *other;
     cenote_stats stats;
+    cenote_budget budget;
     size_t count;
     uint64_t bytes;
     ASK(cenote_pool_create(0, NULL, &other));
@@ -39,6 +40,7 @@ static void call_pools(struct scenery *s, cenote_group *group)
     ASK(cenote_pool_set_limit(pool, 0));
     ASK(cenote_pool_set_trim_above(pool, 0.5));
     ASK(cenote_pool_grant(pool, 0));
+    ASK(cenote_pool_budget(pool, &budget));
     ASK(cenote_pool_on_shortage(pool, NULL, NULL));
     ASK(cenote_pool_watch(pool, NULL, NULL));
     ASK(cenote_pool_stats(pool, &stats));
@@ -74,6 +76,7 @@ static void call_blocks(struct scenery *s, cenote_group *group)
     void *block;
     ASK(cenote_alloc(pool, 512, stream, &block));
     ASK(cenote_alloc_aligned(pool, 512, 512, stream, &block));
+    ASK(cenote_alloc_with(pool, (&(cenote_request){.bytes = 512, .stream = stream}), &block));
     ASK(cenote_alloc_at(pool, NULL, at, 512, stream));
     ASK(cenote_free(at));
     ASK(cenote_free_sized(at, s->live[0].bytes));

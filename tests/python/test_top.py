@@ -1,12 +1,15 @@
 """`cenote top`: what it shows of a program is what the program has, while the program runs and without a call of it; its keys, in a terminal."""
 import ctypes
+import fcntl
 import json
 import os
 import pathlib
 import pty
 import re
+import struct
 import subprocess
 import sys
+import termios
 import time
 import urllib.request
 
@@ -16,7 +19,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as plain_families
 
 from cenote.live import boards, metrics, moment, screen
-from conftest import CENOTE, SECONDS
+from conftest import CENOTE, ROOT, SECONDS
 
 MIB = 1 << 20
 
@@ -242,14 +245,21 @@ def test_mistakes_are_said(run, tmp_path):
 class Terminal:
     """`cenote top` in a terminal of 80 columns, as its user sees it."""
 
-    def __init__(self, clean, columns=80, lines=24):
+    def __init__(self, clean, columns=80, lines=24, letters="C.UTF-8"):
         self.screen = pyte.Screen(columns, lines)
         self.stream = pyte.ByteStream(self.screen)
+        variables = {name: value for name, value in clean.items() if name not in ("LINES", "COLUMNS")}
         self.pid, self.file = pty.fork()
         if not self.pid:
-            os.execve(sys.executable, [*CENOTE, "top", "--every", "0.2"],
-                      {**clean, "TERM": "xterm-256color", "LINES": str(lines), "COLUMNS": str(columns), "LC_ALL": "C.UTF-8"})
+            os.read(0, 1)  # the terminal has its size
+            os.execve(sys.executable, [*CENOTE, "top", "--every", "0.2"], {**variables, "TERM": "xterm-256color", "LC_ALL": letters})
+        self.resize(columns, lines)
+        os.write(self.file, b"\n")
         self.ended = False
+
+    def resize(self, columns, lines):
+        self.screen.resize(lines, columns)
+        fcntl.ioctl(self.file, termios.TIOCSWINSZ, struct.pack("4H", lines, columns, 0, 0))
 
     def read(self):
         try:
@@ -295,11 +305,12 @@ class Terminal:
 
 
 @pytest.mark.simulation
-def test_keys_in_a_terminal(program, clean, tmp_path):
+def test_keys_in_a_terminal(program, clean, now, tmp_path):
     """Another test's processes may be on the screen, too: a tall terminal has room for them."""
     one = program()
     one.does("tag attention", "alloc 100", "alloc 60", "free", "step")
-    pid = int(subprocess.run(["pgrep", "-f", "-n", rf"^\S*python\S* {tmp_path}/program"], capture_output=True, text=True, check=True).stdout)
+    (_, process), = now()
+    pid = process["pid"]
     terminal = Terminal({**clean, "XDG_STATE_HOME": str(tmp_path / "state")}, lines=90)
     terminal.waits_for(rf"{pid} +- +100\.0 MiB +60\.0 MiB")
     terminal.press(b"p")
@@ -338,6 +349,20 @@ def test_a_terminal_of_80_columns_has_whole_lines(program, clean):
     terminal = Terminal(clean)
     terminal.waits_for(r"cenote top .* GPUs?, ")
     terminal.waits_for(r"PID RANK +LIVE +CACHED +ASLEEP +STEP COMMAND")
+    assert terminal.end() == 0
+
+
+@pytest.mark.simulation
+@pytest.mark.parametrize("letters", ["C.UTF-8", "C"])
+def test_a_terminal_that_changes_its_size_and_one_without_unicode(program, clean, letters):
+    program().does("alloc 1")
+    terminal = Terminal(clean, 160, 60, letters)
+    terminal.waits_for(r"1\.0 MiB" + (r".*[\u2581-\u2588]" if letters != "C" else r".*#+ "))
+    assert terminal.text().isascii() or letters != "C"
+    for columns, lines in ((30, 5), (1, 1), (120, 40)):
+        terminal.resize(columns, lines)
+        terminal.read()
+    terminal.waits_for("PID RANK +LIVE")
     assert terminal.end() == 0
 
 
@@ -438,3 +463,17 @@ def test_the_structure_of_nvml_is_as_its_own_package_has_it():
     assert ctypes.sizeof(nvml.Process) == ctypes.sizeof(pynvml.c_nvmlProcessInfo_v3_t)
     assert ctypes.sizeof(nvml.Bus) == ctypes.sizeof(pynvml.nvmlPciInfo_t)
     assert nvml.bus_of("0000:1B:00.0") == (0, 0x1b, 0) and nvml.bus_of("?") is None
+
+
+def test_the_board_of_grafana_shows_metrics_that_there_are():
+    """By the models that Grafana makes of its own schema."""
+    dashboard = pytest.importorskip("grafana_foundation_sdk.models.dashboard")
+    text = (ROOT / "examples/grafana.json").read_text()
+    board = dashboard.Dashboard.from_json(json.loads(text))
+    assert board.title and len(board.panels) == 8
+    known = {family.name for family in (*metrics.CARD, *metrics.MEMBER)}
+    shown = set(re.findall(r"cenote_\w+", text)) - {"cenote"}
+    assert shown <= known and {"cenote_reserved_bytes", "cenote_out_of_memory_total"} <= shown
+    taken = [(place["x"], place["y"], place["w"], place["h"]) for place in (panel["gridPos"] for panel in json.loads(text)["panels"])]
+    cells = [(x + i, y + j) for x, y, w, h in taken for i in range(w) for j in range(h)]
+    assert len(cells) == len(set(cells)) and max(x for x, _ in cells) < 24

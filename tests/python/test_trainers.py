@@ -76,6 +76,17 @@ def train(run, tmp_path):
     return call
 
 
+LOOP = """
+import json, sys, torch
+from cenote.integrations.training import Memory
+memory, told, kept = Memory(), [], []
+for step in range(3):
+    kept.append(torch.empty(1 << 20, device="cuda"))
+    told.append(memory.figures())
+json.dump(told, open(sys.argv[1] + "/told.json", "w"))
+"""
+
+
 def is_whole(figures):
     allocated, peak, reserved = (figures[f"memory_{name}_gib"] for name in ("allocated", "allocated_peak", "reserved"))
     return (0 < allocated <= reserved and allocated <= peak and figures["memory_waste_percent"] >= 0
@@ -106,3 +117,11 @@ def test_lightning(train):
     assert [row["step"] for row in rows] == [3, 7, 11] and all(map(is_whole, rows)), rows
     assert rows[2]["memory_allocated_gib"] - rows[1]["memory_allocated_gib"] == pytest.approx(16 / 1024, rel=0.01)
     assert "+4.0 MiB a step" in said and "self.kept.append(torch.empty(1 << 20" in said, said
+
+
+@pytest.mark.torch
+@pytest.mark.simulation
+def test_a_loop_of_ones_own_has_the_same_figures(train):
+    told, _ = train(LOOP, "cenote")
+    assert len(told) == 3 and all(set(figures) == FIGURES and is_whole(figures) for figures in told)
+    assert [round(figures["memory_allocated_gib"] * 256) for figures in told] == [1, 2, 3]

@@ -74,6 +74,17 @@ static size_t pick_size(struct model *m)
 
 /* --- taking and giving */
 
+/* Of any group or none, without a wait: a thread that has the turn is not waited for, either. */
+static int ask_now(struct model *m, size_t bytes, size_t alignment, CUstream stream, void **at)
+{
+    cenote_request request = {.bytes = bytes, .alignment = alignment, .stream = stream, .flags = CENOTE_NO_WAIT};
+    uint64_t group = pick(m, 8);
+    request.group = group <= GROUP_PRIVATE ? m->group[group] : NULL;
+    int error = cenote_alloc_with(m->pool, &request, at);
+    MUST(error != CENOTE_BUSY || !m->alone);
+    return error == CENOTE_BUSY ? CENOTE_OUT_OF_MEMORY : error;
+}
+
 static int ask(struct model *m, size_t bytes, CUstream stream, void **at)
 {
     uint64_t kind = pick(m, 20);
@@ -82,6 +93,8 @@ static int ask(struct model *m, size_t bytes, CUstream stream, void **at)
         return cenote_group_alloc(m->group[kind], bytes, alignment, stream, at);
     if (kind < 4)
         return cenote_alloc_aligned(m->pool, bytes, alignment, stream, at);
+    if (kind < 6)
+        return ask_now(m, bytes, alignment, stream, at);
     return cenote_alloc(m->pool, bytes, stream, at);
 }
 

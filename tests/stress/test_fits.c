@@ -95,11 +95,11 @@ static uint64_t small_page(const struct program *p) { return 1ull << p->pool[0]-
 static uint64_t free_pages(cenote_pool *pool)
 {
     struct pages *s = &pool->store.pages;
-    uint64_t stays, bytes = s->spare_bytes;
+    uint64_t stays, done, bytes = s->spare_bytes;
     lock_take(&pool->lock);
     last_freed_settle(pool);
     for (uint32_t number = 1; number < s->regions.used; number++)
-        bytes += region_of(s, number) ? pages_free(s, region_of(s, number), &stays) : 0;
+        bytes += region_of(s, number) ? pages_free(s, region_of(s, number), &stays, &done) : 0;
     lock_give(&pool->lock);
     return bytes;
 }

@@ -225,9 +225,8 @@ static void capture(struct worker *w, int place)
     if (MUST(graph != NULL)) {
         world.captured++;
         MUST(cuGraphInstantiate(&exec, graph, 0) == CUDA_SUCCESS);
-        for (uint64_t i = pick(&w->random, 3); i > 0; i--)
-            if (!group || pick(&w->random, 2) || nap_of_group(w, pool, group, place))
-                MUST(cuGraphLaunch(exec, stream) == CUDA_SUCCESS);
+        for (uint64_t i = pick(&w->random, 3); i > 0 && (!group || pick(&w->random, 2) || nap_of_group(w, pool, group, place)); i--)
+            MUST(cuGraphLaunch(exec, stream) == CUDA_SUCCESS); /* never again if it sleeps on */
         MUST(cuGraphExecDestroy(exec) == CUDA_SUCCESS && cuGraphDestroy(graph) == CUDA_SUCCESS);
     }
     for (int i = 0; i < 3 && !p->announced; i++)

@@ -13,7 +13,7 @@ from cenote.live.boards import Row
 from cenote.live.moment import Card, Member, Moment, Other
 
 PLAIN, BOLD, DIM, USED, CACHED, ASLEEP, BESIDE, BAD, CHOSEN = "plain bold dim used cached asleep beside bad chosen".split()
-SPARKS = " ▁▂▃▄▅▆▇█"
+SPARKS, PLAIN_SPARKS = " ▁▂▃▄▅▆▇█", " .,:;-=+#"  # the second: for a terminal without Unicode
 KEPT = 240  # moments of a history
 ROWS = 8  # of a list in the view of one process
 KEYS = (("arrows, j k", "choose a process"), ("enter", "that process: tags, kinds, steps; again: back"), ("p", "peaks in place of what is held now"),
@@ -41,6 +41,7 @@ class State(NamedTuple):
     peaks: bool = False
     helps: bool = False
     said: str = ""  # what became of the last wish
+    sparks: str = SPARKS
 
 
 def members(moment: Moment) -> list[tuple[Card, Member]]:
@@ -55,9 +56,9 @@ def cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[:max(0, width - 3)] + "..." if width > 3 else text[:width]
 
 
-def spark(values: Sequence[int], width: int, top: int) -> str:
-    shown = list(values)[-width:]
-    return "".join(SPARKS[0 if not value or not top else min(8, 1 + value * 8 // max(top, 1))] for value in shown).rjust(width)
+def spark(values: Sequence[int], width: int, letters: str) -> str:
+    top = max(values)
+    return "".join(letters[min(8, 1 + value * 8 // top) if value else 0] for value in list(values)[-width:]).rjust(width)
 
 
 def bar(card: Card, width: int) -> Line:
@@ -85,8 +86,8 @@ COLUMNS = f"{'PID':>8} {'RANK':>4} {'LIVE':>10} {'CACHED':>10} {'ASLEEP':>10} {'
 PEAKS = f"{'PID':>8} {'RANK':>4} {'PEAK LIVE':>10} {'PEAK HELD':>10} {'ASLEEP':>10} {'STEP':>7} "
 
 
-def member_line(member: Member, history: Optional[History], width: int, peaks: bool, chosen: bool) -> Line:
-    first, second = (member.peak("allocated"), member.peak("reserved")) if peaks else (member.current("allocated"), member.cached)
+def member_line(member: Member, history: Optional[History], width: int, state: State, chosen: bool) -> Line:
+    first, second = (member.peak("allocated"), member.peak("reserved")) if state.peaks else (member.current("allocated"), member.cached)
     rank, step = member.rank or "-", member.number("steps")
     text = f"{member.person.pid:>8} {rank:>4} {size(first):>10} {size(second):>10} {size(member.number('asleep')):>10} {step or '-':>7} "
     growth = member.growth
@@ -94,7 +95,7 @@ def member_line(member: Member, history: Optional[History], width: int, peaks: b
     ooms = member.number("ooms")
     failed = f"out of memory {ooms}x " if ooms else ""
     room = width - len(text) - len(grows) - len(failed)
-    line_of_history = spark(history.reserved, 10, max(history.reserved)) + " " if history and room > 30 else ""
+    line_of_history = spark(history.reserved, 10, state.sparks) + " " if history and room > 30 else ""
     style = CHOSEN if chosen else PLAIN
     command = cut(member.person.command, max(0, room - len(line_of_history)))
     return [(text, style), (failed, BAD), (grows, BAD), (line_of_history, USED), (command, style)]
@@ -112,20 +113,20 @@ def row_lines(title: str, rows: Iterable[Row], width: int, whole: int) -> Iterat
         yield [(f"  {title:<24} {'LIVE':>10} {'PEAK':>10} {'BLOCKS':>8}", BOLD)]
     for row in held[:ROWS]:
         cells = min(20, row.current * 20 // max(1, whole))
-        text = f"  {cut(row.name or 'no name', 24):<24} {size(row.current):>10} {size(row.peak):>10} {row.blocks:>8} "
+        text = f"  {cut(row.name or f'no {title.lower()}', 24):<24} {size(row.current):>10} {size(row.peak):>10} {row.blocks:>8} "
         yield [(text, PLAIN), ("#" * min(cells, max(0, width - len(text))), USED)]
     if len(held) > ROWS:
         yield [(f"  and {len(held) - ROWS} more", DIM)]
 
 
-def detail_lines(card: Card, member: Member, history: Optional[History], width: int) -> Iterator[Line]:
+def detail_lines(card: Card, member: Member, history: Optional[History], state: State, width: int) -> Iterator[Line]:
     """One process: everything that its board says."""
     yield [(f"{member.person.pid} {member.person.command}", BOLD)]
     rank = f", rank {member.rank}" if member.rank else ""
     provider = member.pools[0].texts.get("provider", "")
     yield [(f"  {member.user_of_memory or 'cenote'} of {member.person.user} on {card.name or card.key}, {provider}{rank}", DIM)]
     if history:
-        yield [("  held  ", PLAIN), (spark(history.reserved, min(KEPT, width - 30), max(history.reserved)), USED),
+        yield [("  held  ", PLAIN), (spark(history.reserved, max(1, min(KEPT, width - 30)), state.sparks), USED),
                (f" {size(member.current('reserved'))}", PLAIN)]
     allocated = member.current("allocated")
     limit = sum(pool.numbers.get("limit", 0) for pool in member.pools)
@@ -179,7 +180,7 @@ def listing(moment: Moment, histories: Histories, state: State, width: int) -> I
         if card.members or card.others:
             yield [((PEAKS if state.peaks else COLUMNS) + "COMMAND", DIM)]
         for member in card.members:
-            yield member_line(member, histories.get((card.key, member.person.pid)), width, state.peaks, number == state.chosen)
+            yield member_line(member, histories.get((card.key, member.person.pid)), width, state, number == state.chosen)
             number += 1
         yield from (other_line(other, width) for other in card.others)
 
@@ -200,7 +201,7 @@ def lines(moment: Moment, histories: Histories, state: State, width: int) -> lis
         found += key_lines()
     elif state.opened and every:
         card, member = every[min(state.chosen, len(every) - 1)]
-        found += detail_lines(card, member, histories.get((card.key, member.person.pid)), width)
+        found += detail_lines(card, member, histories.get((card.key, member.person.pid)), state, width)
     else:
         found += [] if every else empty_lines()
         found += listing(moment, histories, state, width)

@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 import curses
+import locale
 import os
 import time
+from contextlib import suppress
 from typing import Optional
 
 from cenote.live import boards, screen
@@ -54,7 +56,7 @@ class Asked:
 class Terminal:
     def __init__(self, window: "curses.window", watcher: Watcher, every: float) -> None:
         self.window, self.watcher, self.every = window, watcher, every
-        self.state = State()
+        self.state = State(sparks=screen.SPARKS if locale.nl_langinfo(locale.CODESET) == "UTF-8" else screen.PLAIN_SPARKS)
         self.histories: screen.Histories = {}
         self.asked: Optional[Asked] = None
         self.colours = dict(ATTRIBUTES)
@@ -91,7 +93,8 @@ class Terminal:
             for text, style in line:
                 shown = text[:max(0, width - 1 - column)]
                 if shown:
-                    self.window.addstr(row, column, shown, self.colours.get(style, 0))
+                    with suppress(curses.error):  # the window has become smaller meanwhile
+                        self.window.addstr(row, column, shown, self.colours.get(style, 0))
                 column += len(shown)
         self.window.refresh()
 
@@ -145,4 +148,5 @@ class Terminal:
 
 def show(watcher: Watcher, every: float) -> None:
     os.environ.setdefault("ESCDELAY", "25")
+    locale.setlocale(locale.LC_ALL, "")
     curses.wrapper(lambda window: Terminal(window, watcher, every).run())

@@ -88,8 +88,9 @@ def moment_json(moment: Moment) -> dict[str, Any]:
 
 def print_once(moment: Moment) -> None:
     width = os.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
+    encoding = sys.stdout.encoding or "ascii"
     for line in screen.lines(moment, {}, screen.State(chosen=-1), width):
-        print("".join(text for text, _ in line).rstrip())
+        print("".join(text for text, _ in line).rstrip().encode(encoding, "replace").decode(encoding))
 
 
 def scraped(watcher: Watcher, open_metrics: bool) -> str:

@@ -1,0 +1,41 @@
+/*
+ * calls.c: scenarios of the calls that a runtime makes beside allocations and frees.
+ */
+#include "tests/faults/scenarios.h"
+
+void scenario_budget(struct act *act)
+{
+    cenote_budget budget;
+    struct act_block *held = act_take(act, act->scene.pool, 5 * MIB, act->scene.stream[A]);
+    act_use(act, held, act->scene.stream[B]);
+    act_give(held);
+    act_armed(act);
+    act_done(act, cenote_pool_budget(act->scene.pool, &budget));
+    sim_advance(20 * MSEC);
+    act_done(act, cenote_pool_budget(act->scene.pool, &budget));
+    act_take(act, act->scene.pool, 3 * MIB, act->scene.stream[C]);
+}
+
+static void take_now(struct act *act, size_t bytes, CUstream stream)
+{
+    void *at;
+    const cenote_request request = {.bytes = bytes, .stream = stream, .flags = CENOTE_NO_WAIT};
+    int error = cenote_alloc_with(act->scene.pool, &request, &at);
+    if (error == CENOTE_OUT_OF_MEMORY || error == CENOTE_BUSY) /* another thread may have the turn */
+        return;
+    if (act_done(act, error))
+        DONE(cenote_free(at));
+}
+
+void scenario_without_a_wait(struct act *act)
+{
+    struct act_block *held = act_take(act, act->scene.pool, 40 * MIB, act->scene.stream[A]);
+    act_use(act, held, act->scene.stream[B]);
+    act_armed(act);
+    take_now(act, 10 * MIB, act->scene.stream[A]);
+    act_give(held);
+    take_now(act, 30 * MIB, act->scene.stream[C]);
+    sim_advance(20 * MSEC);
+    take_now(act, 50 * MIB, act->scene.stream[C]);
+    take_now(act, 3 * MIB, act->scene.stream[B]);
+}
