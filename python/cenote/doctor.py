@@ -33,7 +33,7 @@ OLDEST_DRIVER = 11000  # CUDA 11.0; before 11.3 there is no cuGetProcAddress, an
 
 USAGE = """cenote doctor [--json]
        cenote doctor --sim SIZE [--devices N] [--quirk NAME,...] [--json] [-- PROGRAM]"""
-ABOUT = "Says what works on this machine, what does not, and what to do. Exit status 0: cenote works; 1: something is wrong."
+ABOUT = "Says what works on this machine, what does not, and what to do. Exit status 0: what is there works; 1: something is wrong."
 EXAMPLES = """examples:
   cenote doctor                 the GPUs of this machine
   cenote doctor --sim 80GiB     a simulated GPU, on a machine without one
@@ -108,8 +108,12 @@ def torch() -> Iterator[Finding]:
         yield Finding("PyTorch", REMARK, "not installed in this Python", "pip install torch; the C library works without it")
         return
     except (ImportError, OSError) as error:
-        yield Finding("PyTorch", WRONG, f"installed, but does not load: {' '.join(str(error).split())[:200]}",
-                      "install the NVIDIA packages that torch depends on; on the simulated GPU it needs none: cenote doctor --sim 80GiB")
+        why = " ".join(str(error).split())[:200]
+        if not has_driver() and can_simulate():
+            yield Finding("PyTorch", FINE, f"installed; without NVIDIA's packages it loads on the simulated GPU alone ({why})")
+        else:
+            yield Finding("PyTorch", WRONG, f"installed, but does not load: {why}",
+                          "install the NVIDIA packages that torch depends on; on the simulated GPU it needs none: cenote doctor --sim 80GiB")
         return
     version = tuple(int(part) for part in module.__version__.split("+")[0].split(".")[:2])
     if not module.version.cuda:
@@ -161,12 +165,35 @@ START = {  # what to do about an error of cuInit
     803: "driver and libcuda.so.1 have different versions: restart, or take the compat libraries off LD_LIBRARY_PATH",
 }
 
+def has_driver() -> bool:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+        return True
+    except OSError:
+        return False
+
+
+def can_simulate() -> bool:
+    try:
+        return bool(places.simulation_folder())
+    except places.NotBuilt:
+        return False
+
+
+def dry_runs() -> Iterator[Finding]:
+    """What needs no GPU."""
+    if not can_simulate() or importlib.util.find_spec("torch") is None:
+        return  # which the lines about the simulated GPU and PyTorch say
+    yield Finding("dry runs", FINE, "ready, without a GPU: cenote dry-run train.py, cenote run --sim 80GiB train.py")
+
+
 def driver() -> Iterator[Finding]:
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        yield Finding("driver", WRONG, "there is no libcuda.so.1: this machine has no GPU, or this is a container that was started without one",
-                      "install NVIDIA's driver, start the container with --gpus all, or use the simulated GPU: cenote doctor --sim 80GiB")
+        yield Finding("driver", REMARK if can_simulate() else WRONG, "there is no GPU here: no libcuda.so.1 is found",
+                      "if there should be one: install NVIDIA's driver, or start the container with --gpus all; about the simulated GPU: "
+                      "cenote doctor --sim 80GiB")
         return
     version, count = ctypes.c_int(), ctypes.c_int()
     error = cuda.cuInit(0) or cuda.cuDriverGetVersion(ctypes.byref(version)) or cuda.cuDeviceGetCount(ctypes.byref(count))
@@ -382,7 +409,7 @@ def program(path: str) -> Iterator[Finding]:
 
 
 Check = Callable[[], Iterator[Finding]]
-CHECKS: tuple[Check, ...] = (python, library, pinned, simulation, limits, driver, torch, neighbours, packages)
+CHECKS: tuple[Check, ...] = (python, library, pinned, simulation, limits, driver, torch, dry_runs, neighbours, packages)
 
 
 def examine(path: Optional[str]) -> Iterator[Finding]:

@@ -46,6 +46,12 @@ static struct words pid_words(const struct facts *f, enum facts_kin kin)
 
 #define PIDS(f, kin) pid_words(f, kin).text
 
+/* Whose groups are CUDA graphs and MemPools, and are called private pools. */
+static bool is_pytorchs(const struct facts *f)
+{
+    return strcmp(f->user, "PyTorch") == 0;
+}
+
 /* ---------------------------------------------------------------------------------------------------------------- what follows from what */
 
 static uint64_t less(uint64_t a, uint64_t b)
@@ -219,7 +225,7 @@ static void print_pool(struct out *out, const struct facts *f)
         out_print(out, "%s allowed; ", SIZE(f->limit));
     out_print(out, "Of the allocated memory %s is allocated by %s, ", SIZE(f->allocated), f->user);
     if (f->in_groups)
-        out_print(out, "with %s allocated in private pools (e.g., CUDA Graphs), ", SIZE(f->in_groups));
+        out_print(out, "with %s allocated in %s, ", SIZE(f->in_groups), is_pytorchs(f) ? "private pools (e.g., CUDA Graphs)" : "groups");
     out_print(out, "and %s is reserved by %s but unallocated.", SIZE(f->cached), f->user);
 }
 
@@ -246,7 +252,8 @@ static void print_our_pages(struct out *out, const struct facts *f)
     const struct {
         uint64_t    bytes;
         const char *what;
-    } parts[] = {{f->harvestable, "free for any stream"}, {f->waiting, "waiting for streams"}, {f->frozen, "frozen (graphs, private pools, pins)"},
+    } parts[] = {{f->harvestable, "free for any stream"}, {f->waiting, "waiting for streams"},
+                 {f->frozen, is_pytorchs(f) ? "frozen (graphs, private pools, pins)" : "frozen (private groups, graphs, pins)"},
                  {f->immovable, "in segments that cannot move"}, {f->between, "between blocks"}};
     if (f->cached)
         out_print(out, ", %s cached:", SIZE(f->cached));

@@ -140,7 +140,7 @@ CASE(a_group_that_is_gone_and_its_block_is_not)
     DONE(cenote_group_destroy(group));
     explain_now(scene.pool);
     EXPECT(says("100.00 MiB in 1 block"));
-    EXPECT(says("100.00 MiB allocated in private pools"));
+    EXPECT(says("100.00 MiB allocated in groups"));
     EXPECT(says("0 bytes  unexplained"));
     DONE(cenote_free(block));
     scene_close(&scene);

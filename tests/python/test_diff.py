@@ -104,7 +104,7 @@ def test_view_prints_what_was_held(view, small):  # noqa: F811
     lines = view("--at", "peak", "--top", "2", small).splitlines()
     assert lines[0] == "small.csv, GPU 0: 104.0 MiB requested at the peak, in step 2"
     assert lines[1].split() == ["bytes", "share", "blocks", "tag"]
-    assert lines[2].split("  ")[-1] == "no tag" and lines[4].endswith("1 rows more") and len(lines) == 5
+    assert lines[2].split("  ")[-1] == "no tag" and lines[4].endswith("1 row more") and len(lines) == 5
     found, = json.loads(view("--at", "peak", "--json", "--by", "size", small))
     assert found["rows"][0] == {"size": "32 to 128 MiB", "bytes": 96 * MIB - 100, "blocks": 2} and found["bytes"] == 104 * MIB - 100
     assert "\x1b" not in view("--at", "end", small)
@@ -160,7 +160,7 @@ def test_diff_sorts_by_the_difference(compared, small, tmp_path):  # noqa: F811
         ("act", 16 * MIB, 1, 1), (NASTY, -8 * MIB, 1, 0), ("no tag", 0, 1, 1)]
     assert found["change"] == 8 * MIB
     text = compared(small, after)
-    assert "together +8.0 MiB (+7.7 %)" in text and "1 rows hold the same" in text and "gone" in text
+    assert "together +8.0 MiB (+7.7 %)" in text and "1 row holds the same" in text and "gone" in text
 
 
 @pytest.mark.parametrize("limit, status", [("10%", 1), ("11%", 1), ("12%", 0), ("0.5 GiB", 2), ("11", 0), ("10", 1), ("1KiB", 0), ("many", 2)])
@@ -176,6 +176,13 @@ def test_diff_finds_lines_that_moved():
     after = {("a", "x.py:10 f"): moments.Sum(1, 1), ("a", "x.py:13 f"): moments.Sum(7, 1), ("a", "y.py:20 g"): moments.Sum(3, 1)}
     pairs = {key: (one.bytes, other.bytes) for key, one, other in diff.paired(before, after, by)}
     assert pairs == {("a", "x.py:10 f"): (1, 1), ("a", "x.py:13 f"): (2, 7), ("a", "y.py:20 g"): (0, 3), ("a", "x.py:20 g"): (3, 0)}
+
+
+def test_what_has_the_name_of_its_line_moves_with_it(compared, tmp_path):
+    before = dry_run(tmp_path / "a.json", [("inputs", "train.py:9", "train.py:9", 5)], 5)
+    after = dry_run(tmp_path / "b.json", [("inputs", "train.py:10", "train.py:10", 7)], 7)
+    row, = json.loads(compared("--json", before, after))["rows"]
+    assert (row["name"], row["before"], row["after"]) == ("train.py:10", 5, 7)
 
 
 def test_diff_takes_files_of_two_kinds(compared, small, files, tmp_path):  # noqa: F811

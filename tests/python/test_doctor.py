@@ -59,8 +59,18 @@ def test_no_gpu(examine):
     except OSError:
         pass
     status, found = examine()
-    assert status == 1
-    assert found["driver"][0]["state"] == "wrong" and "--sim" in found["driver"][0]["advice"]
+    assert status == 0  # nothing is wrong for those who ask whether a program fits
+    assert found["driver"][0]["state"] == "remark" and "--sim" in found["driver"][0]["advice"]
+    assert found["dry runs"][0]["state"] == "fine" and "cenote dry-run" in found["dry runs"][0]["text"]
+    assert found["PyTorch"][0]["state"] == "fine"
+
+
+def test_neither_a_gpu_nor_a_simulated_one(examine, simulation_library, tmp_path):
+    for path in simulation_library.parents[1].iterdir():
+        if path.name != "sim":
+            (tmp_path / path.name).symlink_to(path)
+    status, found = examine(CENOTE_BUILD=str(tmp_path))
+    assert status == 1 and found["driver"][0]["state"] == "wrong" and "dry runs" not in found
 
 
 def test_without_virtual_memory_management(examine):

@@ -10,15 +10,32 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def test_on_the_simulated_gpu(run, tmp_path):
-    done = run("qualify", "--sim", "8GiB", "--quirk", "fabric-invalid", "--seconds", "0", "--without-torch", "--json", str(tmp_path / "q.json"))
+    done = run("qualify", "--sim", "8GiB", "--quirk", "fabric-invalid", "--seconds", "0", "--no-torch", "--json", str(tmp_path / "q.json"))
     assert done.returncode == 3, done.stderr
-    assert done.stdout.endswith("verdict: fit without fabric handles\n") and not done.stderr
+    assert done.stdout.startswith("verdict: fit without fabric handles\n\n") and not done.stderr
     assert json.loads((tmp_path / "q.json").read_text())["without"] == ["fabric handles"]
+
+
+def test_what_is_missing_is_said_to_its_end(run):
+    """A driver that is not there: the last words say what to do. They were cut off after 159 bytes."""
+    done = run("qualify", CENOTE_DRIVER=f"/nonexistent/{'a' * 160}/libcuda.so.1")
+    assert done.returncode == 1 and done.stderr.endswith("CENOTE_DRIVER names the library to load\n"), done.stderr
+
+
+def test_the_simulated_gpu_is_tried_shortly_and_its_allocators_are_not_compared(monkeypatch):
+    """Its random programs run for five seconds, unless --seconds says otherwise."""
+    called = []
+    monkeypatch.setattr(qualify.subprocess, "run", lambda command, **_: called.append(command[1:]) or type("Done", (), {"returncode": 0}))
+    monkeypatch.setattr(qualify.card_trial, "run", lambda *_: called.append("compared") or [])
+    for arguments, expected in ((["--sim", "8GiB"], [["--seconds", "5"]]), (["--sim", "8GiB", "--seconds", "9"], [["--seconds", "9"]]),
+                                (["--sim", "8GiB", "--torch"], [["--seconds", "5"], "compared"])):
+        called.clear()
+        assert qualify.main(arguments) == 0 and called == expected
 
 
 def test_allocators_are_compared(run, tmp_path):
     """On a card that native cannot play `lstm` on, and that has no room for `resnet50_amp`."""
-    done = run("qualify", "--sim", "16GiB", "--seconds", "0", "--json", str(tmp_path / "q.json"))
+    done = run("qualify", "--sim", "16GiB", "--torch", "--seconds", "0", "--json", str(tmp_path / "q.json"))
     assert done.returncode == 0 and not done.stderr, done.stderr
     found = json.loads((tmp_path / "q.json").read_text())
     trials = {(trial["trial"], trial["allocator"]): trial for trial in found["allocators"]}
@@ -37,7 +54,7 @@ def test_allocators_are_compared(run, tmp_path):
 def test_an_allocator_that_cannot_be_tried(run, tmp_path):
     """The others go on."""
     (tmp_path / "torch.py").write_text("raise ImportError('this torch is broken')")
-    done = run("qualify", "--sim", "8GiB", "--seconds", "0", PYTHONPATH=f"{tmp_path}:{ROOT}/python")
+    done = run("qualify", "--sim", "8GiB", "--torch", "--seconds", "0", PYTHONPATH=f"{tmp_path}:{ROOT}/python")
     assert done.returncode == 0
     assert done.stderr.splitlines() == [f"cenote qualify: {name}: ImportError: this torch is broken" for name in ("native", "expandable", "cenote")]
 

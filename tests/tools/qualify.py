@@ -66,7 +66,7 @@ class Qualify(unittest.TestCase):
         self.assertEqual(found["conf"], "provider:plain" if found["verdict"] == "use provider:plain" else
                          "aliases:off" if ALIASES in found["without"] else "")
         for sentence in found["without"]:
-            self.assertIn(sentence, done.stdout.splitlines()[-1])
+            self.assertIn(sentence, done.stdout.splitlines()[0])
         return found
 
     def check(self, shape: str, verdict: str, without: list):

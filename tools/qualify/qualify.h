@@ -24,7 +24,7 @@
 #include "driver/driver.h"
 
 #define QUALIFY_STREAMS 4
-#define QUALIFY_NOTE 160    /* bytes of a note with its end */
+#define QUALIFY_NOTE 640    /* bytes of a note with its end: the longest message of the driver's table, and what to do */
 
 enum weight { NEEDED, WANTED, OFFERED, TOLD };
 enum when { FIRST, LATER };

@@ -50,10 +50,25 @@ static void print_prices(const struct report *report)
     printf("  longest launch while nothing else calls the driver: %.1f us\n", us(report->launch_alone_ns));
 }
 
+static void print_verdict(const struct report *report)
+{
+    printf("verdict: %s", verdicts[verdict_of(report)]);
+    const char *before = verdict_of(report) == USE_PLAIN ? " (CENOTE_CONF=provider:plain); not possible: " : " ";
+    for (enum step step = 0; step < STEPS; step++) {
+        if (!row_is_first_without(report, step))
+            continue;
+        printf("%s%s", before, rows[step].without);
+        before = "; ";
+    }
+    printf("\n\n");
+}
+
+/* The verdict comes first: it is what a user asks for. */
 void screen_print(const struct report *report)
 {
     char bytes[QUANTITY_TEXT];
     const struct card_facts *card = &report->card;
+    print_verdict(report);
     printf("%s, %s, compute capability %d.%d, driver of CUDA %d.%d\n\n", card->name, quantity_write_bytes(bytes, card->bytes), card->major,
            card->minor, card->driver_version / 1000, card->driver_version % 1000 / 10);
     for (enum step step = 0; step < STEPS; step++)
@@ -64,15 +79,6 @@ void screen_print(const struct report *report)
     if (done->programs)
         printf("\n  %" PRIu64 " random program%s, %" PRIu64 " blocks, %s written and read back\n", done->programs, done->programs == 1 ? "" : "s",
            done->blocks, quantity_write_bytes(bytes, done->bytes));
-    printf("\nverdict: %s", verdicts[verdict_of(report)]);
-    const char *before = verdict_of(report) == USE_PLAIN ? " (CENOTE_CONF=provider:plain); not possible: " : " ";
-    for (enum step step = 0; step < STEPS; step++) {
-        if (!row_is_first_without(report, step))
-            continue;
-        printf("%s%s", before, rows[step].without);
-        before = "; ";
-    }
-    printf("\n");
 }
 
 /* --- the files */

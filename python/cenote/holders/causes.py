@@ -203,8 +203,9 @@ class Judge:
         return len(cohorts) >= needed and max(cohorts) >= self.step - needed
 
     def rate(self, members: list[Block]) -> tuple[int, int]:
-        """Mean bytes per step, and the number of steps."""
-        steps = self.step - min(block.cohort for block in members)
+        """Mean bytes per step, and the number of steps. What the last step leaves may be seen only after it: that step does not count then."""
+        cohorts = {block.cohort for block in members}
+        steps = max(cohorts) - min(cohorts) + 1
         return sum(block.size for block in members) // steps, steps
 
     def of_holder(self, key: tuple[Any, ...], prefix: Path, members: list[Block]) -> Optional[Cause]:

@@ -9,7 +9,6 @@ import atexit
 import ctypes
 import os
 import re
-import shutil
 import signal
 import sys
 import time
@@ -18,10 +17,9 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, Callable, Optional
 
-from cenote.base import outputs, source
-from cenote.inside import report_page, reports
+from cenote.base import outputs
+from cenote.inside import reports
 from cenote.labels import hooks
-from cenote.labels.names import LoggedStruct
 from cenote.launch import environment
 from cenote.native import bindings
 from cenote.torch.features import say
@@ -72,7 +70,7 @@ class Writer:
         rank = os.environ.get("RANK", "")
         self.folder, self.word = folder, f"rank{rank}.{word}" if rank.isdigit() else word
         self.written: list[str] = []
-        self.trouble = ""
+        self.trouble = self.grows = ""
 
     def path(self, ending: str) -> str:
         return os.path.join(self.folder, f"{self.word}.{ending}")
@@ -96,6 +94,8 @@ class Writer:
         self.attempt("html", lambda path: self.page(path, devices, text))
 
     def page(self, path: str, devices: list[int], text: str) -> None:
+        from cenote.inside import report_page  # not as a program starts
+        from cenote.view import leak as leaks
         from cenote.view import viewer
         histories = []
         for device in devices:
@@ -106,15 +106,19 @@ class Writer:
                 history.limits = dict(snapshots[0].limits)
                 history.words += report_page.advice(text) if self.word.endswith("oom") else []
                 history.marks += [(len(history.time), "memory ran out")] if self.word.endswith("oom") else []
+                leak = leaks.of(history)
+                if leak is not None and leak.division == "line":
+                    self.grows = leaks.words(leak, history)
             histories += found + snapshots
         outputs.write(path, viewer.draw(histories, path))
 
     def told(self) -> str:
         if not self.written:
             return f"What is held could not be written to {self.folder}: {self.trouble}. CENOTE_ON_OOM names another folder."
+        grows = self.grows + "\n" if self.grows else ""
         rest = f" The rest could not be written: {self.trouble}." if self.trouble else ""
         page = f"{self.word}.html" in self.written
-        return f"What is held, and the last allocations before: {self.path('html') if page else self.folder + os.sep}{rest}"
+        return f"{grows}What is held, and the last allocations before: {self.path('html') if page else self.folder + os.sep}{rest}"
 
 
 def name(history: Any, device: int) -> None:
@@ -122,6 +126,8 @@ def name(history: Any, device: int) -> None:
     names = hooks.names()
     if names is None:
         return
+    from cenote.inside import report_page
+    from cenote.labels.names import LoggedStruct
     with suppress(Exception):  # a page without names
         hooks.settle(device)
         report_page.divide(history, names, [LoggedStruct(block=block) for block in names.blocks(device, False)])
@@ -129,6 +135,7 @@ def name(history: Any, device: int) -> None:
 
 def stack(frame: Optional[FrameType]) -> str:
     """The stack of the program, without cenote's own frames."""
+    from cenote.base import source
     found = [one for one in traceback.extract_stack(frame) if not source.is_ours(one.filename)] if frame is not None else []
     return "".join(traceback.format_list(found))
 
@@ -166,7 +173,8 @@ def write(folder: str, word: str, devices: list[int], text: str) -> str:
     except Exception as problem:
         writer.trouble = writer.trouble or " ".join(str(problem).split())[:200]
     if not writer.written:
-        shutil.rmtree(writer.folder, ignore_errors=True)
+        with suppress(OSError):
+            os.rmdir(writer.folder)
     return writer.told()
 
 

@@ -2,6 +2,7 @@
 allocators of PyTorch there (replay/card_trial.py)."""
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -27,6 +28,7 @@ VALUED = {
     "--prices": ("FILE", "writes what the driver's calls cost to FILE, for the simulated GPU (cenote run --sim 80GiB --prices FILE)"),
 }
 FIRST_USE = ("--first-use", "runs only the experiments without which cenote cannot start on a card")
+SECONDS_SIMULATED = 5  # of random programs on the simulated GPU, whose answers are known: with all else that is 20 s at most on two cores
 JUDGED = (0, 3, 4)  # exit statuses of the program with a verdict
 
 
@@ -37,13 +39,17 @@ def make_parser() -> Parser:
     parser.add_argument(FIRST_USE[0], action="store_true", help=FIRST_USE[1])
     parser.add_argument("--sim", metavar="SIZE", type=capacity, help="on a simulated GPU with this much memory")
     parser.add_argument("--quirk", metavar="NAME,...", help="which behaves as some real machines do")
-    parser.add_argument("--without-torch", action="store_true", help="does not compare PyTorch's allocators, if torch is installed")
+    parser.add_argument("--torch", action=argparse.BooleanOptionalAction, help="compares PyTorch's allocators, too (default on a GPU, if torch is "
+                        "installed; on a simulated GPU `cenote compare` says more)")
     return parser
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = make_parser()
     options = parser.parse_args(arguments)
+    is_simulated = environment.is_simulated(environment.Wish(capacity=options.sim), os.environ)
+    if is_simulated and options.seconds is None:
+        options.seconds = str(SECONDS_SIMULATED)
     given = ((name, getattr(options, name.removeprefix("--"))) for name in VALUED)
     others = [word for name, value in given if value is not None for word in (name, value)] + [FIRST_USE[0]] * options.first_use
     if options.sim is None and options.quirk is not None:
@@ -63,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
         variables[environment.SIM] += "" if "quiet:" in variables[environment.SIM] else ",quiet:1"  # some experiments break rules on purpose
     try:
         status = subprocess.run([program, *others], env=variables).returncode
-        if status in JUDGED and not options.without_torch and not options.first_use:
+        if status in JUDGED and (not is_simulated if options.torch is None else options.torch) and not options.first_use:
             compare(variables, preload, options.json)
     except KeyboardInterrupt:
         return 130

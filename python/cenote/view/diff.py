@@ -63,8 +63,8 @@ def limit(text: str) -> Limit:
 
 
 def moved(key: tuple[str, ...], by: Sequence[str]) -> tuple[str, ...]:
-    """The names of a row without the number of its line."""
-    return tuple(LINE_NUMBER.sub(":", name, count=1) if division == "line" else name for division, name in zip(by, key))
+    """The names of a row without the number of its line, which may be a part of the name of what has none."""
+    return tuple(LINE_NUMBER.sub(":", name, count=1) if division in ("line", "name") else name for division, name in zip(by, key))
 
 
 def paired(before: dict[tuple[str, ...], Sum], after: dict[tuple[str, ...], Sum], by: Sequence[str]) -> list[tuple[tuple[str, ...], Sum, Sum]]:
@@ -116,9 +116,9 @@ def text(before: Sequence[Moment], after: Sequence[Moment], rows: list[Row], by:
     if lines:
         found += ["", *tables.table(["change", "", "before", "after", *(["GPU"] if has_devices else []), *by], lines, 4 + has_devices)]
     if len(changed) > top:
-        found.append(f"{len(changed) - top:,} rows more, {signed(sum(row.change for row in changed[top:]))} together: --top")
+        found.append(f"{tables.rows_words(len(changed) - top)} more, {signed(sum(row.change for row in changed[top:]))} together: --top")
     same = len(rows) - len(changed)
-    return "\n".join(found + ([f"{same:,} rows hold the same"] if same else []))
+    return "\n".join(found + ([f"{tables.rows_words(same)} {'holds' if same == 1 else 'hold'} the same"] if same else []))
 
 
 def content(before: Sequence[Moment], after: Sequence[Moment], rows: list[Row], by: Sequence[str], top: int) -> str:

@@ -147,7 +147,8 @@ function liveBlocks() {
 function choose(view) {
   state.view = view;
   state.division = view.divisions.includes(state.division) ? state.division : preferred(view);
-  Object.assign(state, { opened: null, moment: view.records ? view.peak : 0, group: -1, block: -1, page: -1, zoom: 1, hover: null });
+  const first = view.marks.at(-1)?.[0] ?? view.peak;  // where memory ran out, or the peak
+  Object.assign(state, { opened: null, moment: view.records ? first : 0, group: -1, block: -1, page: -1, zoom: 1, hover: null });
   if (!view.records) state.axis = "time";
   showAll();
   showFrame();

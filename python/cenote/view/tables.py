@@ -57,6 +57,10 @@ def heading(one: Moment) -> str:
     return f"{visible(one.title)}, GPU {one.device}: {readable(one.bytes)} {one.unit} {one.at}{reserved}"
 
 
+def rows_words(count: int) -> str:
+    return "1 row" if count == 1 else f"{count:,} rows"
+
+
 def sorted_sums(one: Moment, by: Sequence[str]) -> list[tuple[tuple[str, ...], moments.Sum]]:
     return sorted(moments.sums(one, by).items(), key=lambda row: (-row[1].bytes, row[0]))
 
@@ -71,7 +75,7 @@ def text_of(found: Sequence[Moment], asked: Optional[Sequence[str]], top: int) -
         if len(all_rows) > top:
             rest = sum(row.bytes for _, row in all_rows[top:])
             lines.append([readable(rest), f"{100 * rest / max(one.bytes, 1):.1f} %", f"{sum(row.blocks for _, row in all_rows[top:]):,}",
-                          f"{len(all_rows) - top:,} rows more", *[""] * (len(by) - 1)])
+                          f"{rows_words(len(all_rows) - top)} more", *[""] * (len(by) - 1)])
         parts.append("\n".join([heading(one), *table(["bytes", "share", "blocks", *by], lines, 3)]))
     return "\n\n".join(parts)
 

@@ -57,6 +57,24 @@ def test_the_page_has_lines_with_labels(tmp_path):
     assert moment.holdings and all("line" in one.names and one.names["line"].rpartition(":")[2].isdigit() for one in moment.holdings)
 
 
+def test_with_labels_the_message_names_the_line_that_leaks(tmp_path):
+    code = """
+        weight = torch.nn.Parameter(torch.zeros(1000, device="cuda"))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        try:
+            for step in range(100):
+                (weight * 2).sum().backward()
+                optimizer.step()
+                kept.append(torch.zeros(64 << 20, dtype=torch.uint8, device="cuda"))
+        except torch.OutOfMemoryError as error:
+            print(error)
+        """
+    done = run(code, tmp_path, CENOTE_LABELS="on")
+    line, = [line for line in done.stdout.splitlines() if line.startswith("Memory grows: ")]
+    assert "steps left 64.0 MiB more, of " in line and ":19" in line, line
+    assert "Memory grows: " not in run(code, tmp_path).stdout
+
+
 def test_off_writes_nothing_and_records_nothing(tmp_path):
     done = run(f"print(fail()); import cenote\n"
                f"try: cenote.save_trace({str(tmp_path / 'x.csv')!r})\nexcept cenote.Error as error: print('none:', error)", tmp_path,
