@@ -291,6 +291,19 @@ CENOTE_API int cenote_alloc_with(cenote_pool *pool, const cenote_request *reques
  */
 CENOTE_API int cenote_free(void *block);
 
+/*
+ * A live block has so many bytes from now on, at the address it has, and what was in it stays: it grows into what lies behind it, if that is free, or
+ * are addresses without memory, to which pages come. What is new is, like what cenote_alloc gives, for use on the stream of the block, which has to
+ * live; other streams are ordered behind this call. Under shortage the call does what cenote_alloc does.
+ * CENOTE_BUSY, and the block is as it was: another block lies behind it, its region or segment ends, the device or another stream is at work with
+ * what lies there, or a page of the block or there sleeps (sleep.h), or the block was exported. Then a new block and a copy are the way. Blocks of up
+ * to 8 KiB have neighbours mostly; in a group of its own a block has none. A block with memory of its own (CENOTE_GROUP_WHOLE, provider guard) grows
+ * by whole pages with the first, and not beyond its rounded size with the other.
+ * CENOTE_CAPTURE: a capture is open on its stream, and the block is of no private group. CENOTE_INVALID: it is as long or longer already, or its
+ * stream was retired, or its group destroyed.
+ */
+CENOTE_API int cenote_extend(void *block, size_t bytes);
+
 /* The same; CENOTE_WRONG_SIZE if the block was not asked for with exactly `bytes`. */
 CENOTE_API int cenote_free_sized(void *block, size_t bytes);
 

@@ -273,7 +273,7 @@ public:
         return code;
     }
 
-    [[nodiscard]] int try_alloc(const cenote_request &request, block &taken) const noexcept
+    [[nodiscard]] int try_alloc(const cenote_request &request, block &taken) const noexcept /* with CENOTE_NO_WAIT, say */
     {
         void *at = nullptr;
         int code = cenote_alloc_with(pool_, &request, &at);

@@ -113,6 +113,26 @@ static inline bool is_poll_due(cenote_pool *pool, const struct arena *a, uint64_
             lane_waits_for_call(&pool->clock, lane_when_captured(&pool->clock, key, stream, NULL)));
 }
 
+/* This thread comes back to the arena, which no stream takes over meanwhile. LOCKING: the pool's lock. */
+void alloc_begin_slow(cenote_pool *pool, struct arena *a)
+{
+    a->slow_path_users++;
+    pool->life.users++;
+}
+
+/* What pages in place do not serve, after alloc_begin_slow. LOCKING: none held. */
+int alloc_serve_slow(cenote_pool *pool, struct arena *a, const struct request *q, uint64_t *at)
+{
+    int error = shortage_serve(pool, a, q, at);
+    lock_take(&pool->lock);
+    a->slow_path_users--;
+    pool->life.users--;
+    idle_enter(pool, a); /* its stream may have been retired, or its group destroyed, meanwhile */
+    pool->account.stats.slow_allocs++;
+    lock_give(&pool->lock);
+    return error;
+}
+
 /* Serves the request from pages in place, or leaves it to shortage_serve. LOCKING: none held. */
 static int serve(cenote_pool *pool, const cenote_group *group, struct request *q, CUstream stream, uint64_t *at)
 {
@@ -136,8 +156,8 @@ static int serve(cenote_pool *pool, const cenote_group *group, struct request *q
     a->captured |= a->is_private && !who.may_unmap;
     place_shape(pool, a, q);
     bool served = place_try(pool, a, &who, q, false, &place, at) == FIT_NOW;
-    a->slow_path_users += !served;
-    pool->life.users += !served;
+    if (!served)
+        alloc_begin_slow(pool, a);
     lock_give(&pool->lock);
     if (served && !polls)
         return CENOTE_OK;
@@ -145,16 +165,8 @@ static int serve(cenote_pool *pool, const cenote_group *group, struct request *q
     if (polls)
         pending_poll_some(pool);
     if (!served)
-        error = shortage_serve(pool, a, q, at);
+        error = alloc_serve_slow(pool, a, q, at);
     lanes_call_ends(outer);
-    if (served)
-        return CENOTE_OK;
-    lock_take(&pool->lock);
-    a->slow_path_users--;
-    pool->life.users--;
-    idle_enter(pool, a); /* its stream may have been retired, or its group destroyed, meanwhile */
-    pool->account.stats.slow_allocs++;
-    lock_give(&pool->lock);
     return error;
 }
 

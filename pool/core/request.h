@@ -17,6 +17,7 @@ struct request {
     uint64_t mark;                  /* see label.h */
     uint32_t class;                 /* of the slab, CLASS_NONE: a block of its own */
     uint32_t heap;                  /* which of the arena's heaps serves it: 0, or HEAP_OF_SMALL */
+    uint32_t extends;               /* the block that grows by it, 0: none; then `at` is where that ends */
     bool     exclusive_pages;       /* shares no page and no segment with another block */
     bool     alone;                 /* the same where memory is segments: it has one to itself */
     bool     no_wait;               /* CENOTE_NO_WAIT */

@@ -252,9 +252,7 @@ static enum attempt fill_place(struct climb *c, const struct place *place)
         return fail(c, no_books());
     }
     c->at = place_commit(pool, c->arena, c->request, block);
-    count_alloc(pool, c->arena, c->request);
-    record_taken(pool, c->at, c->request, c->arena);
-    return ATTEMPT_DONE;
+    return c->at ? ATTEMPT_DONE : fail(c, place_refuse(c->request));
 }
 
 /* Of the pages that are made for the request. LOCKING: the pool's lock. */
@@ -522,7 +520,7 @@ static enum attempt place_and_fill(struct climb *c, tick orderable, bool is_last
         note_poll(c->arena, &place);
         return ATTEMPT_DONE;
     }
-    bool any_hole = c->rung > RUNG_BUDGET && !c->request->exclusive_pages;
+    bool any_hole = c->rung > RUNG_BUDGET && !c->request->exclusive_pages && !c->request->extends;
     if (any_hole && c->arena->small && place_try_heaps(pool, c->arena, &who, c->request, &c->at))
         return ATTEMPT_DONE;
     if (fit == FIT_WITH_PAGES)

@@ -379,9 +379,9 @@ static void tidy(cenote_pool *pool, uint64_t before)
 int shortage_serve(cenote_pool *pool, struct arena *a, const struct request *q, uint64_t *at)
 {
     struct climb c = {.pool = pool, .arena = a, .request = q};
-    if (q->no_wait)
+    if (q->no_wait || q->extends) /* who extends a block names no stream: it may have ended */
         c.no_order = CUDA_ERROR_NOT_READY;
-    else
+    if (!q->no_wait)
         siblings_look(&c.siblings, pool);
     int error = q->no_wait ? turn_begin_now(pool) : turn_begin(pool);
     if (error)

@@ -206,6 +206,8 @@ REFUSED(CENOTE_NO_DEVICE, "device 2 does not exist", cenote_pool_grant(g.pool, B
 STRAY(IS_NO_STREAM, cenote_alloc(g.pool, 512, BAD(NO_STREAM), &g.block))
 STRAY(IS_NO_STREAM, cenote_alloc_aligned(g.pool, 512, 512, BAD(NO_STREAM), &g.block))
 INVALID("is no power of two up to the page size", cenote_alloc_aligned(g.pool, 512, BAD(3), g.stream, &g.block))
+WRONG(CENOTE_NOT_OURS, "was not handed out", cenote_extend(NULL, 512))
+INVALID("it grows to more", cenote_extend(s->live[0].at, BAD(0)))
 WRONG(CENOTE_WRONG_SIZE, "give that size, or call cenote_free", cenote_free_sized(s->live[0].at, BAD(1)))
 STRAY(IS_NO_STREAM, cenote_use(s->live[0].at, BAD(NO_STREAM)))
 STRAY(IS_NO_STREAM, cenote_free_on(s->live[0].at, BAD(NO_STREAM)))

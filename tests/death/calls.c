@@ -81,6 +81,7 @@ static void call_blocks(struct scenery *s, cenote_group *group)
     ASK(cenote_free(at));
     ASK(cenote_free_sized(at, s->live[0].bytes));
     ASK(cenote_free_on(at, s->scene.stream[B]));
+    ASK(cenote_extend(at, s->live[0].bytes + 1));
     ASK(cenote_use(at, s->scene.stream[B]));
     ASK(cenote_use_on_device(at, 0, s->scene.stream[B]));
     ASK(cenote_find(at, &found));

@@ -39,3 +39,29 @@ void scenario_without_a_wait(struct act *act)
     take_now(act, 50 * MIB, act->scene.stream[C]);
     take_now(act, 3 * MIB, act->scene.stream[B]);
 }
+
+/* A block that could not grow is as it was. */
+static void extend(struct act *act, struct act_block *block, size_t more)
+{
+    if (!block)
+        return;
+    int error = cenote_extend(block->at, block->bytes + more);
+    if (error == CENOTE_BUSY || !act_done(act, error))
+        return;
+    block->bytes += more;
+    act_fill(block);
+}
+
+void scenario_extension(struct act *act)
+{
+    struct act_block *cache = act_take(act, act->scene.pool, 3 * MIB, act->scene.stream[A]);
+    act_armed(act);
+    extend(act, cache, 100);
+    extend(act, cache, 6 * MIB);
+    struct act_block *behind = act_take(act, act->scene.pool, 4 * MIB, act->scene.stream[A]);
+    act_give(behind);
+    sim_advance(20 * MSEC);
+    act_take(act, act->scene.pool, 20 * MIB, act->scene.stream[B]);
+    extend(act, cache, 5 * MIB);
+    extend(act, cache, 20 * MIB);
+}

@@ -161,6 +161,26 @@ static struct model_block *any_block(struct model *m)
     return b->at ? b : NULL;
 }
 
+/* The block grows where it is, if it can. Nothing else may read it, for what is in it changes: the end of its contents is another. */
+static void extend(struct model *m)
+{
+    struct model_block *b = any_block(m);
+    size_t more = pick(m, 4) ? pick(m, 2 * MIB) + 1 : pick(m, 4 * KIB) + 1;
+    if (!b || b->read)
+        return;
+    launch(m, sim_launch_expect, b, m->stream[b->stream]);
+    int error = cenote_extend(b->at, b->bytes + more);
+    m->refused += error == CENOTE_OUT_OF_MEMORY || error == CENOTE_BUSY;
+    if (error == CENOTE_OUT_OF_MEMORY || error == CENOTE_BUSY || !ASKED(error))
+        return;
+    b->bytes += more;
+    b->pattern = m->random | 1;
+    m->requested += more;
+    m->extensions++;
+    check_apart(m, b);
+    launch(m, sim_launch_fill, b, m->stream[b->stream]);
+}
+
 /* Another stream reads a block, late. */
 static void use(struct model *m)
 {
@@ -174,6 +194,7 @@ static void use(struct model *m)
     }
     if (!ASKED(cenote_use(b->at, reader)))
         return;
+    b->read = true;
     order_streams(m, m->stream[b->stream], reader);
     MUST(sim_launch_wait(reader, pick(m, MSEC)) == CUDA_SUCCESS);
     launch(m, sim_launch_expect, b, reader);
@@ -360,6 +381,8 @@ static void operate(struct model *m)
         use(m);
     } else if (kind < 850) {
         give_on(m);
+    } else if (kind < 870) {
+        extend(m);
     } else if (kind < 900) {
         MUST(sim_launch_wait(m->stream[pick(m, MODEL_STREAMS)], pick(m, 2 * MSEC)) == CUDA_SUCCESS);
     } else if (kind < 940) {
