@@ -393,6 +393,15 @@ CENOTE_API int cenote_stream_set_immortal(cenote_pool *pool, cenote_stream strea
 /* Gives free pages back to the driver until at most `keep_bytes` of physical memory are held, or nothing more is free. */
 CENOTE_API int cenote_pool_trim(cenote_pool *pool, uint64_t keep_bytes, unsigned flags);
 
+/*
+ * Pages ahead: what is allocated on the stream next, blocks of up to so many bytes together, needs no call of the driver that makes or maps memory,
+ * as far as it lies without gaps. For blocks below 1 MiB there is a 32nd more. The pages are free ones like others: trims, decay_ms, streams and
+ * pools that are short take those that are not used, as if a block had been freed there now. No block is made, and no counter of blocks changes.
+ * Nothing is waited for, and no function of the program called: CENOTE_OUT_OF_MEMORY if the driver and free pages have not so much; then nothing is
+ * held for it. CENOTE_NOT_SUPPORTED with provider guard, where each block has memory of its own.
+ */
+CENOTE_API int cenote_pool_reserve(cenote_pool *pool, uint64_t bytes, cenote_stream stream);
+
 /* One iteration of the program is over. Steps drive trim_every. */
 CENOTE_API int cenote_pool_step(cenote_pool *pool);
 

@@ -294,6 +294,7 @@ public:
     void set_trim_above(double part) const { check(cenote_pool_set_trim_above(pool_, part)); }
     void grant(int other_device) const { check(cenote_pool_grant(pool_, other_device)); }
     void trim(std::uint64_t keep_bytes = 0, unsigned flags = 0) const { check(cenote_pool_trim(pool_, keep_bytes, flags)); }
+    void reserve(std::uint64_t bytes, cenote_stream stream) const { check(cenote_pool_reserve(pool_, bytes, stream)); }
     void step() const { check(cenote_pool_step(pool_)); }
     void stream_retire(cenote_stream stream) const { check(cenote_stream_retire(pool_, stream)); }
     void stream_set_immortal(cenote_stream stream) const { check(cenote_stream_set_immortal(pool_, stream)); }

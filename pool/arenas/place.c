@@ -62,6 +62,11 @@ static void cover_pages(const cenote_pool *pool, const struct arena *a, struct r
  */
 void place_shape(const cenote_pool *pool, const struct arena *a, struct request *q)
 {
+    if (q->ahead) {
+        request_make(q, false);
+        request_cover_pages(q, 1ull << pool->store.pages.shifts[GRADE_SMALL]);
+        return;
+    }
     q->at_segment_end = provider_guards(pool, a);
     q->exclusive_pages = q->at_segment_end || (a->group && group_of(pool, a->group)->flags & CENOTE_GROUP_WHOLE);
     q->alone = q->exclusive_pages && !q->at_segment_end && !provider_moves_pages(pool, a);
@@ -110,6 +115,22 @@ static __attribute__((noinline)) uint64_t commit_extension(cenote_pool *pool, st
     return w.start;
 }
 
+/* The pages are there, and free as if the stream had used them just now. LOCKING: the pool's lock. */
+static uint64_t commit_ahead(cenote_pool *pool, struct arena *a, const struct request *q, uint32_t block)
+{
+    const struct block *b = block_of(&pool->store.blocks, block);
+    struct heap *heap = arena_heap(a, region_of(&pool->store.pages, b->region)->heap);
+    uint64_t at = b->at;
+    struct progress *s = a->horizon.stream;
+    tick freed = s ? q->ahead : 0; /* 0: its stream has ended meanwhile */
+    if (s && s->freed < freed)
+        s->freed = freed;
+    a->last_return_tick = a->last_return_tick > freed ? a->last_return_tick : freed;
+    heap_keep(heap);
+    heap_give(heap, block, freed);
+    return at;
+}
+
 /*
  * The block that heap_take took, with its pages in place, becomes what was asked for. 0: what it was taken for is gone,
  * and so is it. LOCKING: the pool's lock.
@@ -118,6 +139,8 @@ uint64_t place_commit(cenote_pool *pool, struct arena *a, const struct request *
 {
     if (q->extends)
         return commit_extension(pool, a, q, block);
+    if (q->ahead)
+        return commit_ahead(pool, a, q, block);
     uint64_t at = arena_commit(a, q, block);
     if (q->class == CLASS_NONE)
         index_add(&pool->store.by_address, at, block);
@@ -208,7 +231,7 @@ enum fit place_try(cenote_pool *pool, struct arena *a, const struct requester *w
 {
     struct request item;
     *at = q->class != CLASS_NONE ? slab_take(&a->slabs, q->class, q->bytes, q->mark)
-          : q->extends           ? 0
+          : q->extends || q->ahead ? 0
           : q->at                ? take_item_at(pool, a, q)
                                  : last_freed_reuse(pool, a, q);
     if (*at && q->at) { /* an item at a given address counts as an item */
@@ -223,6 +246,10 @@ enum fit place_try(cenote_pool *pool, struct arena *a, const struct requester *w
             return fit;
         if (place->slid && !slide && !a->slides_left)
             return FIT_IN_FLIGHT;
+        if (q->ahead) {
+            *at = place->at;
+            return FIT_NOW;
+        }
         a->slides_left -= place->slid && !slide;
         *at = place_commit(pool, a, q,
                            heap_take(arena_heap(a, region_of(&pool->store.pages, place->region)->heap), place));

@@ -31,6 +31,8 @@
  */
 #define POLL_EVERY 32
 
+#define SMALL_PART 32   /* chosen: of what is reserved, so much more for the heap of small blocks */
+
 /* ----------------------------------------------------------------------------------------------------------- taking */
 
 #define CAPTURE_TAKES_NONE UINT32_MAX   /* in place of a group: a capture without memory is open on the stream */
@@ -225,6 +227,29 @@ int(cenote_alloc_with)(cenote_pool *pool, const cenote_request *request, void **
                         .alignment = r.alignment ? r.alignment : BLOCK_BYTES,
                         .no_wait = r.flags & CENOTE_NO_WAIT};
     return allocate(pool, r.group, &q, r.stream, block, __builtin_return_address(0));
+}
+
+/* Pages for so many bytes in that heap, free. LOCKING: none held. */
+static int reserve(cenote_pool *pool, uint64_t bytes, uint32_t heap, CUstream stream)
+{
+    struct request q = {.bytes = bytes, .alignment = BLOCK_BYTES, .heap = heap, .no_wait = true};
+    void *none;
+    int error = pool_take_lock(pool);
+    if (error)
+        return error;
+    q.ahead = fences_stamp(&pool->clock.fences);
+    lock_give(&pool->lock);
+    return allocate(pool, NULL, &q, stream, &none, NULL);
+}
+
+int cenote_pool_reserve(cenote_pool *pool, uint64_t bytes, cenote_stream stream)
+{
+    int error = pool_usable(pool);
+    if (!error && pool->config.provider == CENOTE_GUARD)
+        error = error_set(CENOTE_NOT_SUPPORTED, 0, "with provider guard each block has memory of its own");
+    if (error || (error = reserve(pool, bytes, 0, stream)))
+        return error;
+    return pool->config.provider == CENOTE_VMM ? reserve(pool, bytes / SMALL_PART, HEAP_OF_SMALL, stream) : CENOTE_OK;
 }
 
 int cenote_group_alloc(cenote_group *group, size_t bytes, size_t alignment, cenote_stream stream, void **block)

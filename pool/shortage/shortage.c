@@ -278,7 +278,7 @@ static bool call_back(struct climb *c)
 static bool work(struct climb *c, bool hopeless)
 {
     if (c->request->no_wait && c->rung > RUNG_HARVEST && c->rung < RUNG_SPLIT)
-        return c->rung == RUNG_CALLBACK && borrow(c);
+        return c->rung == RUNG_CALLBACK && !c->request->ahead && borrow(c);
     switch (c->rung) {
     case RUNG_BUDGET:
         return true;
@@ -364,7 +364,7 @@ static int climb(struct climb *c)
 int shortage_refuse_now(const struct request *q)
 {
     return error_set(CENOTE_OUT_OF_MEMORY | ERROR_ANSWER, 0,
-                     "%llu bytes cannot be had without a wait (CENOTE_NO_WAIT)", (unsigned long long)q->bytes);
+                     "%llu bytes cannot be had without a wait", (unsigned long long)q->bytes);
 }
 
 /* The pool has served a request, and may have grown. LOCKING: the turn. */
@@ -383,7 +383,7 @@ int shortage_serve(cenote_pool *pool, struct arena *a, const struct request *q, 
         c.no_order = CUDA_ERROR_NOT_READY;
     if (!q->no_wait)
         siblings_look(&c.siblings, pool);
-    int error = q->no_wait ? turn_begin_now(pool) : turn_begin(pool);
+    int error = q->no_wait && !q->ahead ? turn_begin_now(pool) : turn_begin(pool);
     if (error)
         return error;
     uint64_t before = pool->store.pages.reserved;

@@ -65,3 +65,13 @@ void scenario_extension(struct act *act)
     extend(act, cache, 5 * MIB);
     extend(act, cache, 20 * MIB);
 }
+
+void scenario_reservation(struct act *act)
+{
+    act_armed(act);
+    act_done(act, cenote_pool_reserve(act->scene.pool, 20 * MIB, act->scene.stream[A]));
+    act_take(act, act->scene.pool, 12 * MIB, act->scene.stream[A]);
+    act_take(act, act->scene.pool, 100 * KIB, act->scene.stream[A]);
+    act_done(act, cenote_pool_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
+    act_take(act, act->scene.pool, 30 * MIB, act->scene.stream[B]);
+}

@@ -329,6 +329,14 @@ static void give_back(struct model *m)
     ASKED(cenote_pool_trim(m->pool, keep, flags));
 }
 
+static void reserve(struct model *m)
+{
+    int error = cenote_pool_reserve(m->pool, pick(m, m->capacity / 8), m->stream[pick(m, MODEL_STREAMS)]);
+    m->refused += error == CENOTE_OUT_OF_MEMORY;
+    if (error != CENOTE_OUT_OF_MEMORY)
+        ASKED(error);
+}
+
 static void give_back_a_group(struct model *m)
 {
     unsigned flags = pick(m, 4) || m->stalled ? 0 : CENOTE_TRIM_WAIT;
@@ -389,6 +397,8 @@ static void operate(struct model *m)
         sim_advance(pick(m, MSEC));
     } else if (kind < 950) {
         find(m);
+    } else if (kind < 952) {
+        reserve(m);
     } else if (kind < 957) {
         give_back(m);
     } else if (kind < 960) {
