@@ -439,6 +439,12 @@ CENOTE_API int cenote_group_set_flags(cenote_group *group, unsigned flags);
 /* The group takes no more allocations; its live blocks stay valid, its memory goes back to the pool as they are freed. */
 CENOTE_API int cenote_group_destroy(cenote_group *group);
 
+/*
+ * All live blocks of the group are freed, each as by cenote_free, in the order of its own stream and of those named by cenote_use. The group stays.
+ * Blocks that were lent to callers of no group (LEND) stay live. A block that another thread allocates or frees meanwhile may be freed or not.
+ */
+CENOTE_API int cenote_group_reset(cenote_group *group);
+
 /* Bytes of physical memory that lie in the group. Memory that moves meanwhile may count in two places or none. */
 CENOTE_API int cenote_group_reserved(cenote_group *group, uint64_t *bytes);
 

@@ -421,6 +421,7 @@ public:
     }
     void set_flags(unsigned flags) const { check(cenote_group_set_flags(group_, flags)); }
     void trim(unsigned flags = 0) const { check(cenote_group_trim(group_, flags)); }
+    void reset() const { check(cenote_group_reset(group_)); } /* frees its blocks: release() the objects that own them before */
     void destroy()
     {
         check(cenote_group_destroy(group_));

@@ -104,6 +104,7 @@ static void call_blocks(struct scenery *s, cenote_group *group)
     ASK(cenote_pool_capture_begin(pool, stream));
     ASK(cenote_pool_capture_end(pool, stream));
     ASK(cenote_group_trim(group, 0));
+    ASK(cenote_group_reset(group));
     ASK(cenote_group_destroy(group));
 }
 

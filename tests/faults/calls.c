@@ -75,3 +75,20 @@ void scenario_reservation(struct act *act)
     act_done(act, cenote_pool_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
     act_take(act, act->scene.pool, 30 * MIB, act->scene.stream[B]);
 }
+
+/* What it frees is no block of the books of the act, which would give it back again. */
+void scenario_reset_of_a_group(struct act *act)
+{
+    cenote_group *group = act_group(act, act->scene.pool, 0, NULL);
+    for (int i = 0; i < 6; i++) {
+        void *at;
+        DONE(cenote_group_alloc(group, i % 2 ? 3 * MIB : 3000, 512, act->scene.stream[A], &at));
+        DONE(cenote_use(at, act->scene.stream[B]));
+    }
+    DONE(sim_launch_wait(act->scene.stream[B], 10 * MSEC));
+    act_armed(act);
+    act_done(act, cenote_group_reset(group));
+    DONE(cenote_group_reset(group));
+    sim_advance(20 * MSEC);
+    act_take(act, act->scene.pool, 20 * MIB, act->scene.stream[C]);
+}
