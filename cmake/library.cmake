@@ -10,9 +10,11 @@ list(APPEND library_sources ${CMAKE_SOURCE_DIR}/stats/records/writer.c)
 list(FILTER library_sources EXCLUDE REGEX "/driver/topology\\.c$") # hwloc: cmake/host.cmake
 
 # Reports run once in a while, and their text is most of their work; what sleeps and wakes waits for the driver; pools are made and end
-# once: for them size is worth more than speed.
+# once, memory is shared seldom: for them size is worth more than speed.
 file(GLOB rare_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/stats/report/*.c ${CMAKE_SOURCE_DIR}/pool/sleep/*.c)
-list(APPEND rare_sources ${CMAKE_SOURCE_DIR}/pool/library.c ${CMAKE_SOURCE_DIR}/pool/careful.c ${CMAKE_SOURCE_DIR}/stats/text/options.c)
+list(APPEND rare_sources ${CMAKE_SOURCE_DIR}/pool/library.c ${CMAKE_SOURCE_DIR}/pool/careful.c ${CMAKE_SOURCE_DIR}/stats/text/options.c
+    ${CMAKE_SOURCE_DIR}/stats/text/explain.c ${CMAKE_SOURCE_DIR}/share/import.c ${CMAKE_SOURCE_DIR}/share/socket.c ${CMAKE_SOURCE_DIR}/share/export.c
+    ${CMAKE_SOURCE_DIR}/driver/fault.c ${CMAKE_SOURCE_DIR}/driver/trace.c ${CMAKE_SOURCE_DIR}/pool/shortage/left.c)
 set_source_files_properties(${rare_sources} PROPERTIES COMPILE_OPTIONS "$<$<CONFIG:Release>:-Os>")
 
 add_library(cenote_objects OBJECT ${library_sources})

@@ -15,12 +15,28 @@ static uint32_t word_of(uint32_t owner, int token)
     return owner << 16 | (uint32_t)token;
 }
 
+/* The last span grows where it is, if it is of that stream. CENOTE_BUSY: it is not, or another block lies behind it. */
+static int extend(struct runtime *r, struct kv *kv, int tokens, CUstream stream)
+{
+    struct span *last = kv->spans + kv->count - 1;
+    bool may_grow = kv->count > 1 && stream == r->decode;
+    int error = may_grow ? cenote_extend(last->at, (size_t)(last->tokens + tokens) * TOKEN_BYTES) : CENOTE_BUSY;
+    if (error)
+        return error;
+    last->tokens += tokens;
+    kv->room += tokens;
+    return CENOTE_OK;
+}
+
 /* Room for `tokens` more. Not CENOTE_OK: there is no memory, and the cache is as it was. */
 int kv_grow(struct runtime *r, struct kv *kv, int tokens, CUstream stream)
 {
     void *at;
+    int error = extend(r, kv, tokens, stream);
+    if (error != CENOTE_BUSY)
+        return error;
     must(kv->count < SPANS_MAX, "an answer has at most SPANS_MAX spans");
-    int error = runtime_take(r, KV, (size_t)tokens * TOKEN_BYTES, stream, &at);
+    error = runtime_take(r, KV, (size_t)tokens * TOKEN_BYTES, stream, &at);
     if (error)
         return error;
     kv->spans[kv->count++] = (struct span){at, tokens};

@@ -291,6 +291,19 @@ CENOTE_API int cenote_alloc_with(cenote_pool *pool, const cenote_request *reques
  */
 CENOTE_API int cenote_free(void *block);
 
+/*
+ * A live block has so many bytes from now on, at the address it has, and what was in it stays: it grows into what lies behind it, if that is free, or
+ * are addresses without memory, to which pages come. What is new is, like what cenote_alloc gives, for use on the stream of the block, which has to
+ * live; other streams are ordered behind this call. Under shortage the call does what cenote_alloc does.
+ * CENOTE_BUSY, and the block is as it was: another block lies behind it, its region or segment ends, the device or another stream is at work with
+ * what lies there, or a page of the block or there sleeps (sleep.h), or the block was exported. Then a new block and a copy are the way. Blocks of up
+ * to 8 KiB have neighbours mostly; in a group of its own a block has none. A block with memory of its own (CENOTE_GROUP_WHOLE, provider guard) grows
+ * by whole pages with the first, and not beyond its rounded size with the other.
+ * CENOTE_CAPTURE: a capture is open on its stream, and the block is of no private group. CENOTE_INVALID: it is as long or longer already, or its
+ * stream was retired, or its group destroyed.
+ */
+CENOTE_API int cenote_extend(void *block, size_t bytes);
+
 /* The same; CENOTE_WRONG_SIZE if the block was not asked for with exactly `bytes`. */
 CENOTE_API int cenote_free_sized(void *block, size_t bytes);
 
@@ -380,6 +393,15 @@ CENOTE_API int cenote_stream_set_immortal(cenote_pool *pool, cenote_stream strea
 /* Gives free pages back to the driver until at most `keep_bytes` of physical memory are held, or nothing more is free. */
 CENOTE_API int cenote_pool_trim(cenote_pool *pool, uint64_t keep_bytes, unsigned flags);
 
+/*
+ * Pages ahead: what is allocated on the stream next, blocks of up to so many bytes together, needs no call of the driver that makes or maps memory,
+ * as far as it lies without gaps. For blocks below 1 MiB there is a 32nd more. The pages are free ones like others: trims, decay_ms, streams and
+ * pools that are short take those that are not used, as if a block had been freed there now. No block is made, and no counter of blocks changes.
+ * Nothing is waited for, and no function of the program called: CENOTE_OUT_OF_MEMORY if the driver and free pages have not so much; then nothing is
+ * held for it. CENOTE_NOT_SUPPORTED with provider guard, where each block has memory of its own.
+ */
+CENOTE_API int cenote_pool_reserve(cenote_pool *pool, uint64_t bytes, cenote_stream stream);
+
 /* One iteration of the program is over. Steps drive trim_every. */
 CENOTE_API int cenote_pool_step(cenote_pool *pool);
 
@@ -416,6 +438,12 @@ CENOTE_API int cenote_group_set_flags(cenote_group *group, unsigned flags);
 
 /* The group takes no more allocations; its live blocks stay valid, its memory goes back to the pool as they are freed. */
 CENOTE_API int cenote_group_destroy(cenote_group *group);
+
+/*
+ * All live blocks of the group are freed, each as by cenote_free, in the order of its own stream and of those named by cenote_use. The group stays.
+ * Blocks that were lent to callers of no group (LEND) stay live. A block that another thread allocates or frees meanwhile may be freed or not.
+ */
+CENOTE_API int cenote_group_reset(cenote_group *group);
 
 /* Bytes of physical memory that lie in the group. Memory that moves meanwhile may count in two places or none. */
 CENOTE_API int cenote_group_reserved(cenote_group *group, uint64_t *bytes);

@@ -273,7 +273,7 @@ public:
         return code;
     }
 
-    [[nodiscard]] int try_alloc(const cenote_request &request, block &taken) const noexcept
+    [[nodiscard]] int try_alloc(const cenote_request &request, block &taken) const noexcept /* with CENOTE_NO_WAIT, say */
     {
         void *at = nullptr;
         int code = cenote_alloc_with(pool_, &request, &at);
@@ -294,6 +294,7 @@ public:
     void set_trim_above(double part) const { check(cenote_pool_set_trim_above(pool_, part)); }
     void grant(int other_device) const { check(cenote_pool_grant(pool_, other_device)); }
     void trim(std::uint64_t keep_bytes = 0, unsigned flags = 0) const { check(cenote_pool_trim(pool_, keep_bytes, flags)); }
+    void reserve(std::uint64_t bytes, cenote_stream stream) const { check(cenote_pool_reserve(pool_, bytes, stream)); }
     void step() const { check(cenote_pool_step(pool_)); }
     void stream_retire(cenote_stream stream) const { check(cenote_stream_retire(pool_, stream)); }
     void stream_set_immortal(cenote_stream stream) const { check(cenote_stream_set_immortal(pool_, stream)); }
@@ -420,6 +421,7 @@ public:
     }
     void set_flags(unsigned flags) const { check(cenote_group_set_flags(group_, flags)); }
     void trim(unsigned flags = 0) const { check(cenote_group_trim(group_, flags)); }
+    void reset() const { check(cenote_group_reset(group_)); } /* frees its blocks: release() the objects that own them before */
     void destroy()
     {
         check(cenote_group_destroy(group_));

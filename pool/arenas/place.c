@@ -62,6 +62,11 @@ static void cover_pages(const cenote_pool *pool, const struct arena *a, struct r
  */
 void place_shape(const cenote_pool *pool, const struct arena *a, struct request *q)
 {
+    if (q->ahead) {
+        request_make(q, false);
+        request_cover_pages(q, 1ull << pool->store.pages.shifts[GRADE_SMALL]);
+        return;
+    }
     q->at_segment_end = provider_guards(pool, a);
     q->exclusive_pages = q->at_segment_end || (a->group && group_of(pool, a->group)->flags & CENOTE_GROUP_WHOLE);
     q->alone = q->exclusive_pages && !q->at_segment_end && !provider_moves_pages(pool, a);
@@ -72,12 +77,75 @@ void place_shape(const cenote_pool *pool, const struct arena *a, struct request 
         request_choose_heap(q, pool->store.pages.shifts[GRADE_SMALL]);
 }
 
-/* The block that heap_take took, with its pages in place, becomes what was asked for. LOCKING: the pool's lock. */
+/* A live block has so many bytes from now on, and room for them. LOCKING: the pool's lock. */
+__attribute__((noinline)) void place_resize(cenote_pool *pool, const struct block_ref *w, uint64_t bytes)
+{
+    record_given(pool, w);
+    count_resized(pool, w, bytes);
+    if (w->slab)
+        slab_of(&pool->store.slabs, w->slab)->requested[w->item] = (uint16_t)bytes;
+    else
+        block_of(&pool->store.blocks, w->block)->requested = bytes;
+    record_taken(pool, w->start, &(struct request){.bytes = bytes, .mark = *w->mark}, w->arena);
+}
+
+/* The block that is to grow still ends where the request begins. LOCKING: the pool's lock. */
+static bool may_extend(const cenote_pool *pool, const struct arena *a, const struct request *q)
+{
+    const struct block *b = block_of(&pool->store.blocks, q->extends);
+    return b->state == BLOCK_LIVE && b->at + b->size == q->at && region_of(&pool->store.pages, b->region) &&
+           region_of(&pool->store.pages, b->region)->arena == a->number;
+}
+
+/* What heap_take took becomes the end of the block. Its address, or 0: it is gone. LOCKING: the pool's lock. */
+static __attribute__((noinline)) uint64_t commit_extension(cenote_pool *pool, struct arena *a, const struct request *q,
+                                                           uint32_t end)
+{
+    struct block_ref w = {.region = region_of(&pool->store.pages, block_of(&pool->store.blocks, end)->region)};
+    if (!may_extend(pool, a, q) || block_of(&pool->store.blocks, end)->before != q->extends) {
+        arena_abandon(a, end);
+        return 0;
+    }
+    struct heap *heap = arena_heap(a, w.region->heap);
+    heap_keep(heap);
+    heap_join(heap, q->extends);
+    locate_at(pool, block_of(&pool->store.blocks, q->extends)->at, &w);
+    a->taken++; /* what lies there is of the device alone: sleep/copy.c */
+    place_resize(pool, &w, w.requested + q->bytes);
+    return w.start;
+}
+
+/* The pages are there, and free as if the stream had used them just now. LOCKING: the pool's lock. */
+static uint64_t commit_ahead(cenote_pool *pool, struct arena *a, const struct request *q, uint32_t block)
+{
+    const struct block *b = block_of(&pool->store.blocks, block);
+    struct heap *heap = arena_heap(a, region_of(&pool->store.pages, b->region)->heap);
+    uint64_t at = b->at;
+    struct progress *s = a->horizon.stream;
+    tick freed = s ? q->ahead : 0; /* 0: its stream has ended meanwhile */
+    if (s && s->freed < freed)
+        s->freed = freed;
+    a->last_return_tick = a->last_return_tick > freed ? a->last_return_tick : freed;
+    heap_keep(heap);
+    heap_give(heap, block, freed);
+    return at;
+}
+
+/*
+ * The block that heap_take took, with its pages in place, becomes what was asked for. 0: what it was taken for is gone,
+ * and so is it. LOCKING: the pool's lock.
+ */
 uint64_t place_commit(cenote_pool *pool, struct arena *a, const struct request *q, uint32_t block)
 {
+    if (q->extends)
+        return commit_extension(pool, a, q, block);
+    if (q->ahead)
+        return commit_ahead(pool, a, q, block);
     uint64_t at = arena_commit(a, q, block);
     if (q->class == CLASS_NONE)
         index_add(&pool->store.by_address, at, block);
+    count_alloc(pool, a, q);
+    record_taken(pool, at, q, a);
     return at;
 }
 
@@ -107,6 +175,10 @@ static bool comes_free(const cenote_pool *pool, const struct region *r, const st
 /* A request for an address at which no such block can lie. That is no shortage, whatever the size. */
 int place_refuse(const struct request *q)
 {
+    if (q->extends)
+        return error_set(CENOTE_BUSY | ERROR_ANSWER, 0,
+                         "the block cannot grow by %llu bytes at its place: another lies behind it, or its "
+                         "memory ends", (unsigned long long)q->bytes);
     return error_set(CENOTE_INVALID | ERROR_ANSWER, 0,
                      "%llu bytes at %#llx are not free memory of this stream and group", (unsigned long long)q->bytes,
                      (unsigned long long)q->at);
@@ -125,8 +197,9 @@ static bool sleeps(const cenote_pool *pool, const struct region *r, const struct
 /* The same for one that may have a place there later. `is_free`: no block lies there. LOCKING: the pool's lock. */
 int place_refuse_now(const cenote_pool *pool, struct arena *a, const struct request *q, bool is_free)
 {
-    const struct region *r = region_at(pool, q->at);
-    uint32_t slab = r && r->arena == a->number && q->bytes <= CLASS_BYTES_MAX ? slab_at_address(r, q->at) : 0;
+    const struct region *r = region_at(pool, q->extends ? q->at - 1 : q->at);
+    bool may_be_item = r && !q->extends && r->arena == a->number && q->bytes <= CLASS_BYTES_MAX;
+    uint32_t slab = may_be_item ? slab_at_address(r, q->at) : 0;
     bool is_item = slab && slab_sleeps_at(&a->slabs, slab, class_of(q->bytes), q->at);
     if (r && (is_item || (is_free && sleeps(pool, r, q))))
         return error_set(CENOTE_BUSY | ERROR_ANSWER, 0, "what is free at %#llx sleeps: cenote_pool_resume comes first",
@@ -137,6 +210,14 @@ int place_refuse_now(const cenote_pool *pool, struct arena *a, const struct requ
                      "the device is not done with what lay at %#llx: ask again after cenote_pool_trim(pool, "
                      "UINT64_MAX, CENOTE_TRIM_WAIT), or, from CUDA 12.5 on, when its streams are done",
                      (unsigned long long)q->at);
+}
+
+static enum fit find_place(cenote_pool *pool, struct arena *a, const struct requester *who, const struct request *q,
+                           struct place *place)
+{
+    if (!q->extends)
+        return arena_find(a, who, q, region_at(pool, q->at), place);
+    return may_extend(pool, a, q) ? heap_find_behind(arena_heap(a, q->heap), who, q->extends, q->size, place) : FIT_NOT;
 }
 
 /*
@@ -150,6 +231,7 @@ enum fit place_try(cenote_pool *pool, struct arena *a, const struct requester *w
 {
     struct request item;
     *at = q->class != CLASS_NONE ? slab_take(&a->slabs, q->class, q->bytes, q->mark)
+          : q->extends || q->ahead ? 0
           : q->at                ? take_item_at(pool, a, q)
                                  : last_freed_reuse(pool, a, q);
     if (*at && q->at) { /* an item at a given address counts as an item */
@@ -159,17 +241,21 @@ enum fit place_try(cenote_pool *pool, struct arena *a, const struct requester *w
     }
     if (!*at) {
         last_freed_settle(pool);
-        enum fit fit = arena_find(a, who, q, region_at(pool, q->at), place);
+        enum fit fit = find_place(pool, a, who, q, place);
         if (fit != FIT_NOW)
             return fit;
         if (place->slid && !slide && !a->slides_left)
             return FIT_IN_FLIGHT;
+        if (q->ahead) {
+            *at = place->at;
+            return FIT_NOW;
+        }
         a->slides_left -= place->slid && !slide;
         *at = place_commit(pool, a, q,
                            heap_take(arena_heap(a, region_of(&pool->store.pages, place->region)->heap), place));
-    } else {
-        a->blocks++;
+        return FIT_NOW;
     }
+    a->blocks++;
     count_alloc(pool, a, q);
     record_taken(pool, *at, q, a);
     return FIT_NOW;

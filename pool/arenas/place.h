@@ -11,6 +11,7 @@ struct requester place_requester(const cenote_pool *pool, const struct arena *a)
 void place_give(cenote_pool *pool, const struct block_ref *w, tick freed);
 enum fit place_try(cenote_pool *pool, struct arena *a, const struct requester *who, const struct request *q, bool slide,
                    struct place *place, uint64_t *at);
+void place_resize(cenote_pool *pool, const struct block_ref *w, uint64_t bytes);
 int place_refuse(const struct request *q);
 int place_refuse_now(const cenote_pool *pool, struct arena *a, const struct request *q, bool is_free);
 bool place_try_heaps(cenote_pool *pool, struct arena *a, const struct requester *who, const struct request *q,

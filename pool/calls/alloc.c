@@ -31,6 +31,8 @@
  */
 #define POLL_EVERY 32
 
+#define SMALL_PART 32   /* chosen: of what is reserved, so much more for the heap of small blocks */
+
 /* ----------------------------------------------------------------------------------------------------------- taking */
 
 #define CAPTURE_TAKES_NONE UINT32_MAX   /* in place of a group: a capture without memory is open on the stream */
@@ -113,6 +115,26 @@ static inline bool is_poll_due(cenote_pool *pool, const struct arena *a, uint64_
             lane_waits_for_call(&pool->clock, lane_when_captured(&pool->clock, key, stream, NULL)));
 }
 
+/* This thread comes back to the arena, which no stream takes over meanwhile. LOCKING: the pool's lock. */
+void alloc_begin_slow(cenote_pool *pool, struct arena *a)
+{
+    a->slow_path_users++;
+    pool->life.users++;
+}
+
+/* What pages in place do not serve, after alloc_begin_slow. LOCKING: none held. */
+int alloc_serve_slow(cenote_pool *pool, struct arena *a, const struct request *q, uint64_t *at)
+{
+    int error = shortage_serve(pool, a, q, at);
+    lock_take(&pool->lock);
+    a->slow_path_users--;
+    pool->life.users--;
+    idle_enter(pool, a); /* its stream may have been retired, or its group destroyed, meanwhile */
+    pool->account.stats.slow_allocs++;
+    lock_give(&pool->lock);
+    return error;
+}
+
 /* Serves the request from pages in place, or leaves it to shortage_serve. LOCKING: none held. */
 static int serve(cenote_pool *pool, const cenote_group *group, struct request *q, CUstream stream, uint64_t *at)
 {
@@ -136,8 +158,8 @@ static int serve(cenote_pool *pool, const cenote_group *group, struct request *q
     a->captured |= a->is_private && !who.may_unmap;
     place_shape(pool, a, q);
     bool served = place_try(pool, a, &who, q, false, &place, at) == FIT_NOW;
-    a->slow_path_users += !served;
-    pool->life.users += !served;
+    if (!served)
+        alloc_begin_slow(pool, a);
     lock_give(&pool->lock);
     if (served && !polls)
         return CENOTE_OK;
@@ -145,16 +167,8 @@ static int serve(cenote_pool *pool, const cenote_group *group, struct request *q
     if (polls)
         pending_poll_some(pool);
     if (!served)
-        error = shortage_serve(pool, a, q, at);
+        error = alloc_serve_slow(pool, a, q, at);
     lanes_call_ends(outer);
-    if (served)
-        return CENOTE_OK;
-    lock_take(&pool->lock);
-    a->slow_path_users--;
-    pool->life.users--;
-    idle_enter(pool, a); /* its stream may have been retired, or its group destroyed, meanwhile */
-    pool->account.stats.slow_allocs++;
-    lock_give(&pool->lock);
     return error;
 }
 
@@ -215,6 +229,29 @@ int(cenote_alloc_with)(cenote_pool *pool, const cenote_request *request, void **
                         .alignment = r.alignment ? r.alignment : BLOCK_BYTES,
                         .no_wait = r.flags & CENOTE_NO_WAIT};
     return allocate(pool, r.group, &q, r.stream, block, __builtin_return_address(0));
+}
+
+/* Pages for so many bytes in that heap, free. LOCKING: none held. */
+static int reserve(cenote_pool *pool, uint64_t bytes, uint32_t heap, CUstream stream)
+{
+    struct request q = {.bytes = bytes, .alignment = BLOCK_BYTES, .heap = heap, .no_wait = true};
+    void *none;
+    int error = pool_take_lock(pool);
+    if (error)
+        return error;
+    q.ahead = fences_stamp(&pool->clock.fences);
+    lock_give(&pool->lock);
+    return allocate(pool, NULL, &q, stream, &none, NULL);
+}
+
+int cenote_pool_reserve(cenote_pool *pool, uint64_t bytes, cenote_stream stream)
+{
+    int error = pool_usable(pool);
+    if (!error && pool->config.provider == CENOTE_GUARD)
+        error = error_set(CENOTE_NOT_SUPPORTED, 0, "with provider guard each block has memory of its own");
+    if (error || (error = reserve(pool, bytes, 0, stream)))
+        return error;
+    return pool->config.provider == CENOTE_VMM ? reserve(pool, bytes / SMALL_PART, HEAP_OF_SMALL, stream) : CENOTE_OK;
 }
 
 int cenote_group_alloc(cenote_group *group, size_t bytes, size_t alignment, cenote_stream stream, void **block)

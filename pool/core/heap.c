@@ -28,7 +28,6 @@
 
 #include "base/check.h"
 
-
 static struct block *at_number(const struct heap *h, uint32_t block) { return block_of(h->ranges.blocks, block); }
 
 static uint64_t align_up(uint64_t at, uint64_t alignment) { return (at + alignment - 1) & ~(alignment - 1); }
@@ -252,6 +251,20 @@ enum fit heap_find_at(struct heap *h, const struct requester *who, const struct 
     return fit_of(place);
 }
 
+/* As heap_find_at, just behind a block, also in virgin addresses. FIT_NOT: another is there, or the region ends. */
+enum fit heap_find_behind(struct heap *h, const struct requester *who, uint32_t block, uint64_t size,
+                          struct place *place)
+{
+    const struct block *b = at_number(h, block), *after = at_number(h, b->after);
+    const struct region *r = region_of(h->pages, b->region);
+    uint64_t at = b->at + b->size, end = b->after ? at + after->size : at;
+    end = end == r->top ? region_end(r) : end;
+    if ((b->after && after->state != BLOCK_FREE) || end - at < size)
+        return FIT_NOT;
+    *place = (struct place){.size = size, .range = b->after, .grows = at + size > r->top};
+    return fits(h, who, r, at, at + size, BLOCK_BYTES, place) ? fit_of(place) : FIT_IN_FLIGHT;
+}
+
 /* Finds the end of the newest segment, if no block has been in it. FIT_NOT: another segment is needed. */
 enum fit heap_find_last(struct heap *h, uint64_t size, uint64_t alignment, struct place *place)
 {
@@ -422,6 +435,19 @@ uint32_t heap_take(struct heap *h, const struct place *place)
 void heap_keep(struct heap *h)
 {
     h->need = h->live > h->need ? h->live : h->need;
+}
+
+/* The block that lies behind this one, and has been taken for it, becomes its end. */
+void heap_join(struct heap *h, uint32_t block)
+{
+    struct block *b = at_number(h, block), *end = at_number(h, b->after);
+    struct region *r = region_of(h->pages, b->region);
+    struct slots under = slots_under(r, b->at, b->size), behind = slots_under(r, end->at, end->size);
+    CHECK(end->state == BLOCK_LIVE && end->at == b->at + b->size);
+    pages_join(r, under.from, under.to, behind.from, behind.to);
+    b->size += end->size;
+    remove_piece(h, r, b->after);
+    CHECK_SLOW(!heap_broken_rule(h));
 }
 
 /* Makes the bytes of the block a free range, joined with free neighbours. Its pages have been disowned. */

@@ -61,11 +61,14 @@ void     heap_fix(struct heap *h, bool fixed);
 enum fit heap_find(struct heap *h, const struct requester *who, uint64_t size, uint64_t alignment, struct place *place);
 enum fit heap_find_at(struct heap *h, const struct requester *who, const struct region *r, uint64_t at, uint64_t size,
                       struct place *place);
+enum fit heap_find_behind(struct heap *h, const struct requester *who, uint32_t block, uint64_t size,
+                          struct place *place);
 enum fit heap_find_last(struct heap *h, uint64_t size, uint64_t alignment, struct place *place);
 enum fit heap_find_alone(struct heap *h, const struct requester *who, uint64_t at, uint64_t size, uint64_t alignment,
                          struct place *place);
 bool     heap_would_choose(struct heap *h, uint32_t block);
 uint32_t heap_take(struct heap *h, const struct place *place);
+void     heap_join(struct heap *h, uint32_t block);
 void     heap_keep(struct heap *h);
 void     heap_give(struct heap *h, uint32_t block, tick freed);
 void     heap_give_back(struct heap *h, uint32_t block);

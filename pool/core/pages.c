@@ -199,6 +199,16 @@ void pages_fix(struct pages *s, struct region *r, uint32_t from, uint32_t to)
     }
 }
 
+/* A block over the slots [from, seam) and one over [behind, to) become one: it begins and ends once. */
+void pages_join(struct region *r, uint32_t from, uint32_t seam, uint32_t behind, uint32_t to)
+{
+    uint32_t ends = region_first(r, seam - 1), last = region_first(r, to - 1);
+    r->edges[ends] -= ends != from;
+    r->edges[behind]--;
+    r->edges[last] -= last != behind;
+    r->edges[last] += last != from;
+}
+
 void pages_disown(struct pages *s, struct region *r, uint32_t from, uint32_t to, tick freed)
 {
     uint32_t end = region_first(r, to - 1);

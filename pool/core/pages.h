@@ -132,6 +132,7 @@ bool pages_may_stay(struct pages *s, const struct requester *who, const struct r
 /* Live bytes come to, or leave, the slots [from, to). */
 void pages_own(struct pages *s, struct region *r, uint32_t from, uint32_t to);
 void pages_fix(struct pages *s, struct region *r, uint32_t from, uint32_t to);
+void pages_join(struct region *r, uint32_t from, uint32_t seam, uint32_t behind, uint32_t to);
 void pages_disown(struct pages *s, struct region *r, uint32_t from, uint32_t to, tick freed);
 
 /* The chain of slots that map a page. */

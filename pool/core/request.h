@@ -17,8 +17,10 @@ struct request {
     uint64_t mark;                  /* see label.h */
     uint32_t class;                 /* of the slab, CLASS_NONE: a block of its own */
     uint32_t heap;                  /* which of the arena's heaps serves it: 0, or HEAP_OF_SMALL */
+    uint32_t extends;               /* the block that grows by it, 0: none; then `at` is where that ends */
     bool     exclusive_pages;       /* shares no page and no segment with another block */
     bool     alone;                 /* the same where memory is segments: it has one to itself */
+    uint64_t ahead;                 /* 0, or the tick of a request for pages alone (cenote_pool_reserve) */
     bool     no_wait;               /* CENOTE_NO_WAIT */
     bool     at_segment_end;        /* ends where its segment ends, in which no block has been before: provider guard */
 };

@@ -37,6 +37,15 @@ static inline void row_in(struct row *r, uint64_t epoch, uint64_t bytes)
         r->peak = r->current;
 }
 
+static inline void row_to(struct row *r, uint64_t epoch, uint64_t before, uint64_t now)
+{
+    row_touch(r, epoch);
+    r->current += now - before;
+    r->total_in += now > before ? now - before : 0;
+    if (r->current > r->peak)
+        r->peak = r->current;
+}
+
 static inline void row_out(struct row *r, uint64_t epoch, uint64_t bytes)
 {
     row_touch(r, epoch);

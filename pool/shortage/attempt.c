@@ -59,12 +59,14 @@ uint64_t attempt_ask_outside(struct climb *c)
 }
 
 /*
- * Bytes of new pages that come instead of moves: none under shortage,
- * and none beyond `most`, which can be had. LOCKING: the pool's lock.
+ * Bytes of new pages that come instead of moves: none under shortage, all for what is reserved ahead, which is not to
+ * be taken from what was reserved before, and none beyond `most`, which can be had. LOCKING: the pool's lock.
  */
 static uint64_t growth(const struct climb *c, uint64_t most)
 {
-    uint64_t bytes = c->rung > RUNG_BUDGET ? 0 : budget_growth(c->pool, c->request->bytes, c->now);
+    uint64_t bytes = c->rung > RUNG_BUDGET ? 0
+                     : c->request->ahead   ? UINT64_MAX
+                                           : budget_growth(c->pool, c->request->bytes, c->now);
     return bytes < most ? bytes : most;
 }
 
@@ -252,9 +254,7 @@ static enum attempt fill_place(struct climb *c, const struct place *place)
         return fail(c, no_books());
     }
     c->at = place_commit(pool, c->arena, c->request, block);
-    count_alloc(pool, c->arena, c->request);
-    record_taken(pool, c->at, c->request, c->arena);
-    return ATTEMPT_DONE;
+    return c->at ? ATTEMPT_DONE : fail(c, place_refuse(c->request));
 }
 
 /* Of the pages that are made for the request. LOCKING: the pool's lock. */
@@ -522,7 +522,7 @@ static enum attempt place_and_fill(struct climb *c, tick orderable, bool is_last
         note_poll(c->arena, &place);
         return ATTEMPT_DONE;
     }
-    bool any_hole = c->rung > RUNG_BUDGET && !c->request->exclusive_pages;
+    bool any_hole = c->rung > RUNG_BUDGET && !c->request->exclusive_pages && !c->request->extends && !c->request->ahead;
     if (any_hole && c->arena->small && place_try_heaps(pool, c->arena, &who, c->request, &c->at))
         return ATTEMPT_DONE;
     if (fit == FIT_WITH_PAGES)

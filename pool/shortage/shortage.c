@@ -298,7 +298,7 @@ static bool call_back(struct climb *c)
 static bool work(struct climb *c, bool hopeless)
 {
     if (c->request->no_wait && c->rung > RUNG_HARVEST && c->rung != RUNG_SPLIT)
-        return c->rung == RUNG_CALLBACK && borrow(c);
+        return c->rung == RUNG_CALLBACK && !c->request->ahead && borrow(c);
     switch (c->rung) {
     case RUNG_BUDGET:
         return true;
@@ -386,7 +386,7 @@ static int climb(struct climb *c)
 int shortage_refuse_now(const struct request *q)
 {
     return error_set(CENOTE_OUT_OF_MEMORY | ERROR_ANSWER, 0,
-                     "%llu bytes cannot be had without a wait (CENOTE_NO_WAIT)", (unsigned long long)q->bytes);
+                     "%llu bytes cannot be had without a wait", (unsigned long long)q->bytes);
 }
 
 /* The pool has served a request, and may have grown. LOCKING: the turn. */
@@ -401,11 +401,11 @@ static void tidy(cenote_pool *pool, uint64_t before)
 int shortage_serve(cenote_pool *pool, struct arena *a, const struct request *q, uint64_t *at)
 {
     struct climb c = {.pool = pool, .arena = a, .request = q};
-    if (q->no_wait)
+    if (q->no_wait || q->extends) /* who extends a block names no stream: it may have ended */
         c.no_order = CUDA_ERROR_NOT_READY;
-    else
+    if (!q->no_wait)
         siblings_look(&c.siblings, pool);
-    int error = q->no_wait ? turn_begin_now(pool) : turn_begin(pool);
+    int error = q->no_wait && !q->ahead ? turn_begin_now(pool) : turn_begin(pool);
     if (error)
         return error;
     uint64_t before = pool->store.pages.reserved;

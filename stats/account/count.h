@@ -70,6 +70,37 @@ static inline void count_alloc(cenote_pool *pool, struct arena *a, const struct 
     level_in(&s->blocks, 1);
 }
 
+static inline void level_to(cenote_level *level, uint64_t before, uint64_t now)
+{
+    if (now >= before)
+        level_in(level, now - before);
+    else
+        level_out(level, before - now);
+}
+
+/* A live block is of another size now, at its place. */
+static inline void count_resized(cenote_pool *pool, const struct block_ref *w, uint64_t now)
+{
+    cenote_stats *s = &pool->account.stats;
+    uint64_t before = count_rounded(w->requested), after = count_rounded(now), epoch = pool->account.epoch, mark = *w->mark;
+    row_to(&w->arena->row, epoch, before, after);
+    row_out(count_row_of_size(pool, w->requested, w->slab != 0), epoch, before);
+    row_in(count_row_of_size(pool, now, w->slab != 0), epoch, after);
+    if (w->arena->group)
+        row_to(&group_of(pool, w->arena->group)->row, epoch, before, after);
+    if (pool->account.is_labelled) {
+        row_to(count_row_of_tag(pool, mark), epoch, before, after);
+        row_to(&pool->account.by_kind[mark_kind(mark)], epoch, before, after);
+        row_to(&pool->account.by_phase[mark_phase(mark)], epoch, before, after);
+    }
+    level_to(&s->requested, w->requested, now);
+    pool->account.epoch += s->allocated.current + after - before > s->allocated.peak;
+    level_to(&s->allocated, before, after);
+    if (s->allocated.current > pool->steps.peak)
+        pool->steps.peak = s->allocated.current;
+    level_to(&s->active, before, after);
+}
+
 /* The caller let go of it. It stays active while it waits for other streams. */
 static inline void count_free(cenote_pool *pool, const struct block_ref *w)
 {

@@ -56,6 +56,7 @@ static void call_pools(struct scenery *s, cenote_group *group)
     ASK(cenote_pool_snapshot(pool, "/dev/null"));
     ASK(cenote_pool_check(pool));
     ASK(cenote_pool_trim(pool, 0, 0));
+    ASK(cenote_pool_reserve(pool, 512, s->scene.stream[A]));
     ASK(cenote_pool_step(pool));
     ASK(cenote_pool_pause(pool, NULL));
     ASK(cenote_pool_resume(pool, NULL));
@@ -84,6 +85,7 @@ static void call_blocks(struct scenery *s, cenote_group *group)
     ASK(cenote_free(at));
     ASK(cenote_free_sized(at, s->live[0].bytes));
     ASK(cenote_free_on(at, s->scene.stream[B]));
+    ASK(cenote_extend(at, s->live[0].bytes + 1));
     ASK(cenote_use(at, s->scene.stream[B]));
     ASK(cenote_use_on_device(at, 0, s->scene.stream[B]));
     ASK(cenote_find(at, &found));
@@ -105,6 +107,7 @@ static void call_blocks(struct scenery *s, cenote_group *group)
     ASK(cenote_pool_capture_begin(pool, stream));
     ASK(cenote_pool_capture_end(pool, stream));
     ASK(cenote_group_trim(group, 0));
+    ASK(cenote_group_reset(group));
     ASK(cenote_group_destroy(group));
 }
 
@@ -130,6 +133,7 @@ static const struct {
     {"cenote_error_name", "int error", "unknown codes have one too"},
     {"cenote_error_text", "int error", "unknown codes have one too"},
     {"cenote_pool_set_limit", "uint64_t bytes", "what is held above it is given back as far as it is free"},
+    {"cenote_pool_reserve", "uint64_t bytes", "what cannot be had is CENOTE_OUT_OF_MEMORY"},
     {"cenote_alloc", "size_t bytes", "what cannot be served is CENOTE_OUT_OF_MEMORY"},
     {"cenote_alloc_aligned", "size_t bytes", "the same"},
     {"cenote_group_alloc", "size_t bytes", "the same"},

@@ -145,6 +145,12 @@ static void launch(const struct act_block *b, CUresult (*work)(CUstream, CUdevic
         DONE(work(stream, device_address(b->at + from), b->pattern + from, SAMPLE_BYTES));
 }
 
+/* Anew: it has another size now. */
+void act_fill(const struct act_block *block)
+{
+    launch(block, sim_launch_fill, block->stream);
+}
+
 static struct act_block *keep(struct act *act, void *at, size_t bytes, CUstream stream)
 {
     static uint64_t serial;

@@ -97,6 +97,7 @@ struct act_block *act_take_aligned(struct act *act, cenote_pool *pool, size_t by
 struct act_block *act_take_from(struct act *act, cenote_group *group, size_t bytes, CUstream stream);
 struct act_block *act_take_at(struct act *act, cenote_pool *pool, cenote_group *group, void *at, size_t bytes, CUstream stream);
 void act_hoard(struct act *act, cenote_pool *pool, size_t each, CUstream stream);   /* all there is: the last refusal is expected */
+void act_fill(const struct act_block *block);
 void act_give(struct act_block *block);
 void act_give_all(struct act *act);
 void act_use(struct act *act, struct act_block *block, CUstream stream);   /* and the stream is busy with it for a while */

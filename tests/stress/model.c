@@ -161,6 +161,26 @@ static struct model_block *any_block(struct model *m)
     return b->at ? b : NULL;
 }
 
+/* The block grows where it is, if it can. Nothing else may read it, for what is in it changes: the end of its contents is another. */
+static void extend(struct model *m)
+{
+    struct model_block *b = any_block(m);
+    size_t more = pick(m, 4) ? pick(m, 2 * MIB) + 1 : pick(m, 4 * KIB) + 1;
+    if (!b || b->read)
+        return;
+    launch(m, sim_launch_expect, b, m->stream[b->stream]);
+    int error = cenote_extend(b->at, b->bytes + more);
+    m->refused += error == CENOTE_OUT_OF_MEMORY || error == CENOTE_BUSY;
+    if (error == CENOTE_OUT_OF_MEMORY || error == CENOTE_BUSY || !ASKED(error))
+        return;
+    b->bytes += more;
+    b->pattern = m->random | 1;
+    m->requested += more;
+    m->extensions++;
+    check_apart(m, b);
+    launch(m, sim_launch_fill, b, m->stream[b->stream]);
+}
+
 /* Another stream reads a block, late. */
 static void use(struct model *m)
 {
@@ -174,6 +194,7 @@ static void use(struct model *m)
     }
     if (!ASKED(cenote_use(b->at, reader)))
         return;
+    b->read = true;
     order_streams(m, m->stream[b->stream], reader);
     MUST(sim_launch_wait(reader, pick(m, MSEC)) == CUDA_SUCCESS);
     launch(m, sim_launch_expect, b, reader);
@@ -308,6 +329,14 @@ static void give_back(struct model *m)
     ASKED(cenote_pool_trim(m->pool, keep, flags));
 }
 
+static void reserve(struct model *m)
+{
+    int error = cenote_pool_reserve(m->pool, pick(m, m->capacity / 8), m->stream[pick(m, MODEL_STREAMS)]);
+    m->refused += error == CENOTE_OUT_OF_MEMORY;
+    if (error != CENOTE_OUT_OF_MEMORY)
+        ASKED(error);
+}
+
 static void give_back_a_group(struct model *m)
 {
     unsigned flags = pick(m, 4) || m->stalled ? 0 : CENOTE_TRIM_WAIT;
@@ -360,12 +389,16 @@ static void operate(struct model *m)
         use(m);
     } else if (kind < 850) {
         give_on(m);
+    } else if (kind < 870) {
+        extend(m);
     } else if (kind < 900) {
         MUST(sim_launch_wait(m->stream[pick(m, MODEL_STREAMS)], pick(m, 2 * MSEC)) == CUDA_SUCCESS);
     } else if (kind < 940) {
         sim_advance(pick(m, MSEC));
     } else if (kind < 950) {
         find(m);
+    } else if (kind < 952) {
+        reserve(m);
     } else if (kind < 957) {
         give_back(m);
     } else if (kind < 960) {

@@ -17,6 +17,7 @@ struct model_block {
     uint64_t pattern;
     int      stream;        /* index: handles change while blocks live */
     bool     pinned;
+    bool     read;      /* another stream has read it */
 };
 
 /* Blocks that the next thread frees. Of shared streams alone: theirs are there as long as the shelf. */
@@ -48,7 +49,7 @@ struct model {
     cenote_group *group[MODEL_GROUPS];
     CUgraphExec   graph[MODEL_GRAPHS];
     uint64_t      requested;
-    uint64_t      allocations, refused;
+    uint64_t      allocations, refused, extensions;
 
     int         failures;   /* of any kind; checks are for the main thread, models run in any */
     const char *what;       /* the first one */

@@ -60,6 +60,7 @@ static void run_setting(const struct setting *s)
     model_close(&model);
     check_model(&model, s->seed);
     EXPECT(model.allocations > model.refused);
+    EXPECT(model.extensions);
     EXPECT_EQ(scene_stats(scene.pool).allocated.current, 0);
     scene_close(&scene);
 }
