@@ -2,6 +2,8 @@
  * test_lend.c: memory that a process lends goes to another that is short of it, and comes back with its contents. Two processes on one simulated card
  * that has room for four units. Not: PyTorch (tests/torch/only_cenote/).
  */
+#include <sys/un.h>
+
 #include "tests/api/pair.h"
 
 #include <cenote/sleep.h>
@@ -147,6 +149,79 @@ CASE(a_lender_that_dies_gives_everything)
     REQUIRE(held_take(&mine, p.scene.pool, 3 * UNIT, p.scene.stream[A]));
     DONE(cenote_free(mine.at));
     scene_close(&p.scene);
+}
+
+/* Any process may write to the socket of a lender. */
+CASE(letters_that_make_no_sense)
+{
+    struct pair p;
+    struct held mine;
+    char line[512];
+    int sent = 0, s = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    open_lenders(&p);
+    other_own(&p.other, 3 * UNIT, 7);
+    EXPECT_EQ(ask_other(&p.other, (struct order){.op = LEND}, NULL), 0);
+    FILE *file = fopen("/proc/net/unix", "re");
+    while (file && fgets(line, sizeof line, file)) {
+        struct sockaddr_un to = {.sun_family = AF_UNIX};
+        char *name = strstr(line, "@cenote-lend-");
+        if (!name)
+            continue;
+        name[strcspn(name, "\n")] = 0;
+        strcpy(to.sun_path + 1, name + 1);
+        for (size_t bytes = 0; bytes < sizeof line; bytes += 8)
+            sent += sendto(s, line, bytes, MSG_DONTWAIT, (struct sockaddr *)&to, (socklen_t)(sizeof to.sun_family + strlen(name))) >= 0;
+    }
+    EXPECT(sent > 0);
+    EXPECT(file && !fclose(file) && !close(s));
+    REQUIRE(held_take(&mine, p.scene.pool, 2 * UNIT, p.scene.stream[A]));
+    DONE(cenote_free(mine.at));
+    other_kill(&p.other);
+    scene_close(&p.scene);
+}
+
+/* A child of the lender that lives on is no lender. */
+CASE(a_child_of_a_lender_answers_for_nobody)
+{
+    struct pair p;
+    struct held mine;
+    struct order o;
+    open_lenders(&p);
+    uint64_t theirs = other_own(&p.other, 3 * UNIT, 7);
+    EXPECT_EQ(ask_other(&p.other, (struct order){.op = LEND}, NULL), 0);
+    EXPECT_EQ(ask_other(&p.other, (struct order){.op = FORK, .at = theirs}, &o), 0);
+    other_kill(&p.other);
+    REQUIRE(held_take(&mine, p.scene.pool, 3 * UNIT, p.scene.stream[A]));
+    DONE(cenote_free(mine.at));
+    kill((pid_t)o.pattern, SIGKILL);
+    scene_close(&p.scene);
+}
+
+/* During a capture nothing goes; the other process hears that there is nothing, and the capture lives. */
+CASE(nothing_goes_during_a_capture)
+{
+    struct pair p;
+    struct held mine;
+    struct order o;
+    cenote_loan *loan;
+    CUgraph graph;
+    open_lenders(&p);
+    REQUIRE(held_take(&mine, p.scene.pool, 3 * UNIT, p.scene.stream[A]));
+    DONE(cenote_pool_lend(p.scene.pool, NULL, &loan));
+    DONE(cenote_pool_capture_begin(p.scene.pool, p.scene.stream[B]));
+    DONE(cuStreamBeginCapture(p.scene.stream[B], CU_STREAM_CAPTURE_MODE_GLOBAL));
+    EXPECT_EQ(ask_other(&p.other, (struct order){.op = OWN, .bytes = 2 * UNIT, .pattern = 7}, &o), CENOTE_OUT_OF_MEMORY);
+    DONE(cuStreamEndCapture(p.scene.stream[B], &graph));
+    DONE(cenote_pool_capture_end(p.scene.pool, p.scene.stream[B]));
+    EXPECT_EQ(scene_stats(p.scene.pool).asleep, 0);
+    EXPECT_EQ(ask_other(&p.other, (struct order){.op = OWN, .bytes = 2 * UNIT, .pattern = 7}, &o), 0);
+    EXPECT(scene_stats(p.scene.pool).asleep >= 3 * UNIT);
+    DONE(other_give(&p.other, o.at));
+    EXPECT_EQ(ask_other(&p.other, (struct order){.op = TRIM}, NULL), 0);
+    DONE(cenote_loan_end(loan, NULL));
+    held_give(&mine);
+    DONE(cuGraphDestroy(graph));
+    close_pair(&p);
 }
 
 CASE(mistakes_are_said_and_loans_end_with_their_pool)
