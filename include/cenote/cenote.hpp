@@ -169,6 +169,7 @@ public:
     [[nodiscard]] void *release() noexcept { return owned_.release(); }                  /* no longer freed here */
 
     void use(cenote_stream stream) { check(cenote_use(get(), stream)); }
+    void extend(std::size_t bytes) { check(cenote_extend(get(), bytes)); } /* cenote::busy: it cannot, and is as it was */
     void use_on_device(int device, cenote_stream stream) { check(cenote_use_on_device(get(), device, stream)); }
     cenote_share share() const /* names it to another process, until it is freed: cenote::imported there */
     {

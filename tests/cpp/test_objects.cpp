@@ -369,4 +369,27 @@ CASE(an_import_ends_with_its_scope)
     EXPECT_EQ(thrown([&] { cenote::imported(cenote_share{}, pool); }), 'm');
 }
 
+/* Calls for runtimes: what is left, pages ahead, a refusal instead of a wait, a group that lets go of everything. */
+CASE(calls_of_a_runtime)
+{
+    card card;
+    cenote::pool pool(0, card::options());
+    cenote::group group(pool, "sequence");
+    pool.reserve(8 * MIB, card.a);
+    EXPECT(pool.budget().held >= 8 * MIB);
+    cenote::block block, of_group = group.alloc(MIB, card.a);
+    cenote_request request = {};
+    request.bytes = std::size_t{1} << 46;
+    request.stream = card.a;
+    request.flags = CENOTE_NO_WAIT;
+    EXPECT_EQ(pool.try_alloc(request, block), CENOTE_OUT_OF_MEMORY);
+    request.bytes = 3 * MIB;
+    EXPECT_EQ(pool.try_alloc(request, block), CENOTE_OK);
+    block.extend(5 * MIB);
+    EXPECT_EQ(cenote::find(block.get())->requested, 5 * MIB);
+    (void)of_group.release();
+    group.reset();
+    EXPECT_EQ(live(pool), 1);
+}
+
 SUITE_MAIN("cenote.hpp")
