@@ -99,10 +99,7 @@ static bool slot_has_page(struct pages *s, const struct requester *who, const st
     return true;
 }
 
-/*
- * The slot maps a free page that can be used here once the stream
- * of the requester waits for its last free. Meets the page.
- */
+/* The slot maps a free page that the requester's stream may use once it waits for its last free. Meets the page. */
 bool pages_may_stay(struct pages *s, const struct requester *who, const struct region *r, uint32_t slot)
 {
     struct page *p = page_of(s, r->page[slot]);
@@ -249,10 +246,7 @@ static void set_home(struct pages *s, struct page *p, struct slot_ref home)
     }
 }
 
-/*
- * The slot maps the page from now on: as its home if it is the first
- * slot of the page, otherwise as an alias behind the home.
- */
+/* The slot maps the page from now on: as its home if it is its first slot, otherwise as an alias behind the home. */
 void pages_link(struct pages *s, uint32_t page, struct region *r, uint32_t slot)
 {
     struct page *p = page_of(s, page);
@@ -284,10 +278,7 @@ static tick freed_for(const struct pages *s, const struct page *p, uint32_t aren
     return is_done && !fence_has_passed(s->fences, p->freed, arena) ? 0 : p->freed;
 }
 
-/*
- * Makes the page sole, if it is mapped once and not on the move:
- * from now on the bits of its slot say what struct page said.
- */
+/* Makes the page sole, if it is mapped once and not on the move: the bits of its slot say what struct page said. */
 static void make_sole(struct pages *s, struct page *p)
 {
     struct region *r = region_of(s, p->home.region);
