@@ -22,11 +22,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cenote/report.h>
 #include <cenote/sleep.h>
 
 #include "base/check.h"
 #include "pool/life/pool.h"
+#include "pool/life/turn.h"
+#include "pool/mapping/trim.h"
 #include "share/lend.h"
 
 #define LOANS_MAX 256
@@ -104,9 +105,24 @@ static bool is_of(const cenote_loan *loan, const unsigned char card[LEND_CARD_BY
 
 static uint64_t held(cenote_pool *pool)
 {
-    cenote_stats stats = {0};
-    (cenote_pool_stats)(pool, &stats, CENOTE_STATS_COUNTED);
-    return stats.reserved.current;
+    if (pool_take_lock(pool))
+        return 0;
+    uint64_t bytes = pool->store.pages.reserved;
+    lock_give(&pool->lock);
+    return bytes;
+}
+
+/* What the device is done with. No function of the program is called: sources keep what is theirs. */
+static void give_back_what_is_free(cenote_pool *pool)
+{
+    if (!device_context(pool->config.device) || turn_begin(pool))
+        return;
+    if (!events_poll(&pool->clock, UINT64_MAX) && !pool_is_capturing(pool)) {
+        pending_poll(pool);
+        trim_flush(pool);
+        trim_without_sources(pool, 0, UINT64_MAX);
+    }
+    turn_end(pool);
 }
 
 /* What is free in the loan's pool goes, and then, if that is too little, the loan. How many bytes went. LOCKING: `working`; the loan is ours. */
@@ -116,7 +132,7 @@ static uint64_t let_go(cenote_loan *loan, uint64_t bytes, bool *taken)
     uint64_t before = held(pool);
     struct error_aside aside;
     error_lay_aside(&aside);
-    cenote_pool_trim(pool, 0, 0);
+    give_back_what_is_free(pool);
     uint64_t now = held(pool), gone = before > now ? before - now : 0;
     if (!*taken && gone < bytes) {
         cenote_sleep what = loan->what;
@@ -147,7 +163,7 @@ static cenote_loan *take_next(const unsigned char card[LEND_CARD_BYTES], int *ne
 }
 
 /* Bytes of the card go to the driver: of pools that lend, what is free, and what is lent, until it is enough. How many went. LOCKING: none. */
-uint64_t lend_give(const unsigned char card[LEND_CARD_BYTES], uint64_t bytes)
+static uint64_t give(const unsigned char card[LEND_CARD_BYTES], uint64_t bytes)
 {
     uint64_t gave = 0;
     bool taken;
@@ -162,7 +178,7 @@ uint64_t lend_give(const unsigned char card[LEND_CARD_BYTES], uint64_t bytes)
 }
 
 /* The process ends: nothing goes from now on (rule 10). */
-void lend_stop(void)
+static void stop(void)
 {
     if (driver_is_forked())
         return;
@@ -188,6 +204,7 @@ static int copy_list(cenote_loan *loan)
 int(cenote_pool_lend)(cenote_pool *pool, const cenote_sleep *sleep, cenote_loan **loan, size_t size)
 {
     static const unsigned char unnamed[LEND_CARD_BYTES];
+    static const struct lend_books books = {give, stop};
     cenote_sleep what = {0};
     int error = pool_usable(pool);
     if (error || (sleep && (error = sized_in(&what, sizeof what, sleep, size, "cenote_sleep"))))
@@ -197,7 +214,7 @@ int(cenote_pool_lend)(cenote_pool *pool, const cenote_sleep *sleep, cenote_loan 
     if (!memcmp(pool->config.device->uuid, unnamed, sizeof unnamed))
         return error_set(CENOTE_NOT_SUPPORTED, 0, "the driver does not say which card device %d is: no other process could ask for its memory",
                          pool->config.device->ordinal);
-    if (!wants_serve())
+    if (!wants_serve(&books))
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no socket or thread to hear what others want: %s", strerror(errno));
     lock_take(&lending);
     cenote_loan *made = find_free();

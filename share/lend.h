@@ -11,11 +11,13 @@
 
 /* --- share/lend.c */
 void lend_pool_ends(const cenote_pool *pool);
-uint64_t lend_give(const unsigned char card[LEND_CARD_BYTES], uint64_t bytes);
-void lend_stop(void);
 
 /* --- share/wants.c */
-bool     wants_serve(void);                                 /* from now on this process hears what others want. False: errno says why */
+struct lend_books {                 /* what the server knows of loans; constant */
+    uint64_t (*give)(const unsigned char card[LEND_CARD_BYTES], uint64_t bytes);
+    void (*stop)(void);             /* the process ends */
+};
+bool     wants_serve(const struct lend_books *books);       /* from now on this process hears what others want. False: errno says why */
 uint64_t wants_ask(cenote_pool *pool, uint64_t bytes);      /* how many bytes of the pool's card others gave */
 
 #endif

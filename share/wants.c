@@ -50,6 +50,7 @@ struct answer {
 static LOCK_OF_PROCESS struct lock starting = LOCK_INITIALIZER(LOCK_SHARE);
 static struct {
     atomic_bool runs;
+    const struct lend_books *books;
     int  socket;
     char name[NAME_BYTES];          /* without the 0 in front of it */
 } server;
@@ -81,7 +82,7 @@ static void *serve(void *unused)
         if (letter.length != (ssize_t)sizeof want || !letter.trusted || want.magic != WANT_MAGIC || want.version != WANT_VERSION)
             continue;
         if (answer.key != want.key_back || answer.number != want.number)
-            answer = (struct answer){want.key_back, want.number, lend_give(want.card, want.bytes)};
+            answer = (struct answer){want.key_back, want.number, server.books->give(want.card, want.bytes)};
         int s = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
         sendto(s >= 0 ? s : server.socket, &answer, sizeof answer, MSG_NOSIGNAL | MSG_DONTWAIT, (struct sockaddr *)&letter.from, letter.from_size);
         if (s >= 0)
@@ -108,7 +109,7 @@ static bool start(void)
         return false;
     int length = prefix(server.name);
     snprintf(server.name + length, NAME_BYTES - (size_t)length, "%016llx", (unsigned long long)drawn);
-    is_watching = is_watching || (!pthread_atfork(NULL, NULL, leave_socket) && exits_call(lend_stop));
+    is_watching = is_watching || (!pthread_atfork(NULL, NULL, leave_socket) && exits_call(server.books->stop));
     server.socket = is_watching ? letters_socket(0) : -1;
     socklen_t bytes = address_of(&address, server.name);
     server.runs = server.socket >= 0 && !bind(server.socket, (struct sockaddr *)&address, bytes) && thread_start("cenote lend", serve);
@@ -117,9 +118,11 @@ static bool start(void)
     return server.runs;
 }
 
-bool wants_serve(void)
+bool wants_serve(const struct lend_books *books)
 {
     lock_take(&starting);
+    if (!server.runs)
+        server.books = books;
     bool runs = server.runs || start();
     lock_give(&starting);
     return runs;

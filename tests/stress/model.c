@@ -329,9 +329,11 @@ static void give_back(struct model *m)
     ASKED(cenote_pool_trim(m->pool, keep, flags));
 }
 
+/* Little, where nothing may be waited for: there has to be memory for all of it. */
 static void reserve(struct model *m)
 {
-    int error = cenote_pool_reserve(m->pool, pick(m, m->capacity / 8), m->stream[pick(m, MODEL_STREAMS)]);
+    uint64_t most = m->stalled ? 4 * MIB : m->capacity / 8;
+    int error = cenote_pool_reserve(m->pool, pick(m, most), m->stream[pick(m, MODEL_STREAMS)]);
     m->refused += error == CENOTE_OUT_OF_MEMORY;
     if (error != CENOTE_OUT_OF_MEMORY)
         ASKED(error);

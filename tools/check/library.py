@@ -13,7 +13,7 @@ from tree import Report, Tree
 
 LIBRARY = "build/libcenote.so"
 ARCHIVE = "build/libcenote.a"
-MOST_BYTES = 481_000  # stripped: 470 KB, as CONTRIBUTING.md says
+MOST_BYTES = 460_000  # stripped: 450 KB, as CONTRIBUTING.md says
 NEEDED = re.compile(r"lib(c|dl|pthread)\.so\.\d+|ld-linux.*")
 DECLARED = re.compile(r"CENOTE_API\b[^;]*?\b(cenote_\w+)\s*\(")
 SONAME = "libcenote.so.0"
