@@ -7,7 +7,8 @@
  *     no board ---first slot---> a board ---the program closes its number---> no board: the next slot begins another one
  *
  * The child of a fork has the same memory. It must write nothing there, and a reader sees from the head that the board is its parent's.
- * The pages are taken from the system at once (fallocate): a store that found none later would be SIGBUS.
+ * The pages are taken from the system at once (fallocate): a store that found none later would be SIGBUS. For the same reason nobody can make the
+ * file shorter, as a shell does that writes to /proc/PID/fd/N.
  *
  * LOCKING: the caller's global lock.
  */
@@ -61,9 +62,10 @@ static bool begin(size_t slot, const char *head)
 {
     struct stat made;
     board.inode = 0;
-    int number = memfd_create(BOARD_NAME, MFD_CLOEXEC);
+    int number = memfd_create(BOARD_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (number < 0)
         return false;
+    fcntl(number, F_ADD_SEALS, F_SEAL_SHRINK);
     if (fchmod(number, 0600) || fstat(number, &made) || !write_head(number, slot, head)) {
         close(number);
         return false;

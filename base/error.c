@@ -133,6 +133,7 @@ void error_lay_aside(struct error_aside *aside)
     memcpy(aside->text, failure.text, sizeof aside->text);
     aside->sheet = failure.sheet;
     aside->cuda_result = failure.cuda_result;
+    aside->is_inside = failure.is_aside;
     failure.sheet = NULL;
     failure.text[0] = 0;
     failure.is_aside = true;
@@ -143,7 +144,7 @@ void error_take_back(const struct error_aside *aside)
     memcpy(failure.text, aside->text, sizeof failure.text);
     failure.sheet = aside->sheet;
     failure.cuda_result = aside->cuda_result;
-    failure.is_aside = false;
+    failure.is_aside = aside->is_inside;
 }
 
 const char *cenote_message(void)

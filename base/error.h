@@ -2,6 +2,8 @@
 #ifndef CENOTE_BASE_ERROR_H
 #define CENOTE_BASE_ERROR_H
 
+#include <stdbool.h>
+
 #include <cenote/cenote.h>
 
 /*
@@ -31,6 +33,7 @@ struct error_aside {
     char  text[ERROR_WORDS];
     char *sheet;
     int   cuda_result;
+    bool  is_inside;    /* of another: a function of the program may call cenote meanwhile */
 };
 void error_lay_aside(struct error_aside *aside);
 void error_take_back(const struct error_aside *aside);

@@ -11,9 +11,12 @@
  */
 #include "stats/report/board.h"
 
+#include <errno.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include "base/board.h"
@@ -170,6 +173,33 @@ static int refresh(cenote_pool *pool)
     return error ? error : read_rows(pool, CENOTE_BY_GROUP, b->by_group, &b->groups);
 }
 
+/* A pipe would hold the program up until somebody reads. */
+static int check_place(const char *path)
+{
+    struct stat found;
+    bool is_plain = *path == '/' && (stat(path, &found) ? errno == ENOENT : S_ISREG(found.st_mode));
+    return is_plain ? CENOTE_OK : error_set(CENOTE_FILE, 0, "%.256s: not the full name of a plain file, or of one that is to be made", path);
+}
+
+/* Where no file may be as long as the snapshot, the system would end the program. */
+static int write_snapshot(cenote_pool *pool, const char *path)
+{
+    const struct timespec now = {0, 0};
+    sigset_t too_long, before, pending;
+    int error = check_place(path);
+    if (error)
+        return error;
+    sigemptyset(&too_long);
+    sigaddset(&too_long, SIGXFSZ);
+    sigpending(&pending);
+    pthread_sigmask(SIG_BLOCK, &too_long, &before);
+    error = cenote_pool_snapshot(pool, path);
+    if (!sigismember(&pending, SIGXFSZ))
+        sigtimedwait(&too_long, NULL, &now);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
 static int grant(cenote_pool *pool, uint32_t wished)
 {
     char path[sizeof pool->board.path];
@@ -177,7 +207,7 @@ static int grant(cenote_pool *pool, uint32_t wished)
     path[sizeof path - 1] = 0;
     int error = wished & BOARD_TRIM ? cenote_pool_trim(pool, 0, 0) : CENOTE_OK;
     if (!error && wished & BOARD_SNAPSHOT)
-        error = cenote_pool_snapshot(pool, path);
+        error = write_snapshot(pool, path);
     int other = refresh(pool);
     return error ? error : other;
 }
@@ -187,6 +217,7 @@ void board_answer(cenote_pool *pool)
 {
     struct board *b = &pool->board;
     struct error_aside aside;
+    int number = errno; /* of the program's call, which has succeeded */
     if (atomic_flag_test_and_set(&b->answering))
         return;
     uint32_t wished = atomic_exchange(&b->wished, 0);
@@ -199,4 +230,5 @@ void board_answer(cenote_pool *pool)
         atomic_fetch_add(&b->answers, 1);
     }
     atomic_flag_clear(&b->answering);
+    errno = number;
 }

@@ -349,6 +349,43 @@ CASE(the_child_of_a_fork_changes_nothing)
     scene_close(&scene);
 }
 
+/* What a reader wishes, or does to the file, neither ends the program nor holds it up. */
+CASE(a_reader_does_no_harm)
+{
+    struct scene scene;
+    void *block;
+    char path[64], said[512];
+    struct rlimit before, none = {100, 0};
+    open_scene(&scene, 100 * MIB);
+    int number = open_board(O_RDWR);
+    long slot = slot_of(number, 100 * MIB);
+    REQUIRE(slot >= 0);
+    EXPECT(ftruncate(number, 0));
+    snprintf(path, sizeof path, "/tmp/cenote-board-%d", (int)getpid());
+    REQUIRE(!mkfifo(path, 0600));
+    wish_snapshot(number, slot, path);
+    DONE(cenote_alloc(scene.pool, KIB, scene.stream[A], &block));
+    EXPECT_EQ((int)number_at(number, slot, "i32 error", 4), CENOTE_FILE);
+    EXPECT(!unlink(path));
+    wish_snapshot(number, slot, "relative.json");
+    DONE(cenote_pool_step(scene.pool));
+    EXPECT_EQ((int)number_at(number, slot, "i32 error", 4), CENOTE_FILE);
+
+    wish_snapshot(number, slot, path);
+    getrlimit(RLIMIT_FSIZE, &before);
+    none.rlim_max = before.rlim_max;
+    REQUIRE(!setrlimit(RLIMIT_FSIZE, &none));
+    DONE(cenote_pool_step(scene.pool));
+    REQUIRE(!setrlimit(RLIMIT_FSIZE, &before));
+    EXPECT_EQ((int)number_at(number, slot, "i32 error", 4), CENOTE_FILE);
+    read_at(number, slot, place_of("text said"), said, sizeof said);
+    EXPECT(strstr(said, "File too large"));
+    EXPECT(access(path, F_OK));
+    DONE(cenote_free(block));
+    close(number);
+    scene_close(&scene);
+}
+
 /*
  * A program with abort:1 ends at its own mistakes, and its last message is about its own calls. The last case: from here on the process is one with
  * abort:1.
