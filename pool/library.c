@@ -99,6 +99,7 @@ static void close_tables(cenote_pool *pool)
     table_close(&pool->exports.table);
     table_close(&pool->account.by_tag);
     index_close(&pool->exports.by_block);
+    index_close(&pool->lent.by_block);
     index_close(&pool->store.by_address);
     index_close(&pool->streams.by_key);
     fill_close(&pool->remap.fill);

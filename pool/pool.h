@@ -32,6 +32,7 @@
 #include "pool/arenas/store.h"
 #include "pool/arenas/streams.h"
 #include "share/exports.h"
+#include "share/lent.h"
 #include "stats/account/account.h"
 #include "stats/account/board.h"
 #include "stats/account/label.h"
@@ -56,6 +57,7 @@ struct cenote_pool {
     struct clock     clock;
     struct pending   pending;
     struct exports   exports;
+    struct lent      lent;
     struct recorder  recorder;
     struct streams   streams;
 

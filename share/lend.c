@@ -25,6 +25,7 @@
 #include <cenote/sleep.h>
 
 #include "base/check.h"
+#include "pool/arenas/locate.h"
 #include "pool/life/pool.h"
 #include "pool/life/turn.h"
 #include "pool/mapping/trim.h"
@@ -41,6 +42,9 @@ struct cenote_loan {
     uint64_t     serial;            /* of the pool */
     cenote_sleep what;
     const void **list;              /* what.blocks, a copy of our own; NULL: none */
+    uint32_t    *names;             /* the number of each, behind the list */
+    uint32_t     group;             /* the number of what.group */
+    uint64_t     listed;            /* how long the list was at first */
     uint64_t     pages;             /* bytes that went, while it is taken */
 };
 
@@ -61,15 +65,15 @@ static cenote_loan *find_free(void)
     return NULL;
 }
 
-static size_t list_bytes(const cenote_sleep *what)
+static size_t list_bytes(uint64_t count)
 {
-    return what->count * sizeof *what->blocks;
+    return count * (sizeof(void *) + sizeof(uint32_t));
 }
 
 static void forget(cenote_loan *loan)
 {
     if (loan->list)
-        memory_unmap((void *)loan->list, list_bytes(&loan->what));
+        memory_unmap((void *)loan->list, list_bytes(loan->listed));
     memset(loan, 0, sizeof *loan);
 }
 
@@ -125,23 +129,38 @@ static void give_back_what_is_free(cenote_pool *pool)
     turn_end(pool);
 }
 
+/* What has ended since is named no more. False: nothing is left. LOCKING: none; the loan is ours. */
+static bool names_something(cenote_loan *loan)
+{
+    cenote_pool *pool = loan->pool;
+    uint64_t count = 0;
+    if (pool_take_lock(pool))
+        return false;
+    bool has_group = !loan->what.group || (loan->what.group->lent == loan->group && !loan->what.group->destroyed);
+    for (uint64_t i = 0; i < loan->what.count; i++)
+        if (index_find(&pool->lent.by_block, (uint64_t)(uintptr_t)loan->list[i]) == loan->names[i]) {
+            loan->list[count] = loan->list[i];
+            loan->names[count++] = loan->names[i];
+        }
+    lock_give(&pool->lock);
+    loan->what.count = count;
+    return has_group && (count || !loan->list);
+}
+
 /* What is free in the loan's pool goes, and then, if that is too little, the loan. How many bytes went. LOCKING: `working`; the loan is ours. */
 static uint64_t let_go(cenote_loan *loan, uint64_t bytes, bool *taken)
 {
     cenote_pool *pool = loan->pool;
     uint64_t before = held(pool);
-    struct error_aside aside;
-    error_lay_aside(&aside);
     give_back_what_is_free(pool);
     uint64_t now = held(pool), gone = before > now ? before - now : 0;
-    if (!*taken && gone < bytes) {
+    if (!*taken && gone < bytes && names_something(loan)) {
         cenote_sleep what = loan->what;
         cenote_pool_pause(pool, &what); /* after an error a part of it may sleep */
         loan->pages += what.pages;
         *taken = loan->pages != 0;
         gone += what.pages;
     }
-    error_take_back(&aside);
     return gone;
 }
 
@@ -162,18 +181,24 @@ static cenote_loan *take_next(const unsigned char card[LEND_CARD_BYTES], int *ne
     return found;
 }
 
-/* Bytes of the card go to the driver: of pools that lend, what is free, and what is lent, until it is enough. How many went. LOCKING: none. */
+/*
+ * Bytes of the card go to the driver: of pools that lend, what is free, and what is lent, until it is enough. How many went. That a pool ends
+ * meanwhile is no mistake of the program. LOCKING: none.
+ */
 static uint64_t give(const unsigned char card[LEND_CARD_BYTES], uint64_t bytes)
 {
     uint64_t gave = 0;
     bool taken;
     int next = 0;
+    struct error_aside aside;
+    error_lay_aside(&aside);
     lock_take_plain(&working);
     for (cenote_loan *loan; !atomic_load(&stopped) && gave < bytes && (loan = take_next(card, &next, &taken));) {
         gave += let_go(loan, bytes - gave, &taken);
         settle(loan, taken ? TAKEN : LENT);
     }
     lock_give_plain(&working);
+    error_take_back(&aside);
     return gave;
 }
 
@@ -188,16 +213,45 @@ static void stop(void)
 
 /* ---------------------------------------------------------------------------------------------------------------------------- the interface */
 
-static int copy_list(cenote_loan *loan)
+/* The number of the block's name in loans; 0: it is no live block of the pool, or there is no host memory. */
+static uint32_t name_block(cenote_pool *pool, const void *block)
 {
-    size_t bytes = list_bytes(&loan->what);
-    if (!bytes)
-        return CENOTE_OK;
-    loan->list = memory_map(bytes);
+    struct block_ref w = {0};
+    uint64_t at = (uint64_t)(uintptr_t)block;
+    uint32_t name = 0;
+    cenote_pool *owner = locate_lock(block, &w);
+    if (owner == pool && locate_at(pool, at, &w) == FOUND_LIVE && !(name = index_find(&pool->lent.by_block, at)) &&
+        index_reserve(&pool->lent.by_block, 1))
+        index_add(&pool->lent.by_block, at, name = ++pool->lent.last);
+    if (owner)
+        lock_give(&owner->lock);
+    return name;
+}
+
+/* LOCKING: none; no other thread knows the loan. */
+static int take_names(cenote_loan *loan)
+{
+    const void *const *blocks = loan->what.blocks;
+    cenote_group *group = loan->what.group;
+    int error = group ? pool_take_lock(loan->pool) : CENOTE_OK;
+    if (group && !error) {
+        loan->group = group->lent = group->lent ? group->lent : ++loan->pool->lent.last;
+        lock_give(&loan->pool->lock);
+    }
+    if (error || !loan->what.count)
+        return error;
+    loan->listed = loan->what.count;
+    loan->list = memory_map(list_bytes(loan->listed));
     if (!loan->list)
-        return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for a loan of %llu blocks", (unsigned long long)loan->what.count);
-    memcpy((void *)loan->list, loan->what.blocks, bytes);
+        return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for a loan of %llu blocks", (unsigned long long)loan->listed);
+    loan->names = (uint32_t *)(void *)(loan->list + loan->listed);
     loan->what.blocks = loan->list;
+    for (uint64_t i = 0; i < loan->listed; i++) {
+        loan->list[i] = blocks[i];
+        if (!(loan->names[i] = name_block(loan->pool, blocks[i])))
+            return error_set(CENOTE_NOT_OURS, 0, "%p, number %llu of the list, is not the start of a live block of the pool, or there is no "
+                             "host memory", blocks[i], (unsigned long long)i);
+    }
     return CENOTE_OK;
 }
 
@@ -209,6 +263,8 @@ int(cenote_pool_lend)(cenote_pool *pool, const cenote_sleep *sleep, cenote_loan 
     int error = pool_usable(pool);
     if (error || (sleep && (error = sized_in(&what, sizeof what, sleep, size, "cenote_sleep"))))
         return error;
+    if (what.group && (what.group->pool != pool || what.group->destroyed))
+        return error_set(CENOTE_INVALID, 0, "the group is of another pool, or was destroyed: give one of this pool, or NULL");
     if (!loan || what.contents > CENOTE_CONSTANT || what.unused || what.count > SIZE_MAX / 2 / sizeof *what.blocks || (what.count && !what.blocks))
         return error_set(CENOTE_INVALID, 0, "a loan names what cenote_pool_pause takes, and has a place for the loan");
     if (!memcmp(pool->config.device->uuid, unnamed, sizeof unnamed))
@@ -216,17 +272,16 @@ int(cenote_pool_lend)(cenote_pool *pool, const cenote_sleep *sleep, cenote_loan 
                          pool->config.device->ordinal);
     if (!wants_serve(&books))
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no socket or thread to hear what others want: %s", strerror(errno));
+    cenote_loan ours = {.state = LENT, .pool = pool, .serial = pool->config.serial, .what = what};
+    error = take_names(&ours);
     lock_take(&lending);
-    cenote_loan *made = find_free();
-    if (made) {
-        *made = (cenote_loan){.pool = pool, .serial = pool->config.serial, .what = what};
-        if ((error = copy_list(made)))
-            memset(made, 0, sizeof *made);
-        else
-            made->state = LENT;
-    }
+    cenote_loan *made = error ? NULL : find_free();
+    if (made)
+        *made = ours;
+    else
+        forget(&ours);
     lock_give(&lending);
-    if (!made)
+    if (!made && !error)
         return error_set(CENOTE_BUSY, 0, "%d loans are there: end one first", LOANS_MAX);
     if (!error)
         *loan = made;
@@ -236,8 +291,9 @@ int(cenote_pool_lend)(cenote_pool *pool, const cenote_sleep *sleep, cenote_loan 
 /* Others are asked for what the pages need; what they gave may go to a third, so several times. LOCKING: none. */
 static int bring_back(cenote_loan *loan, cenote_sleep *what)
 {
+    uint64_t until = 0;
     int error = (cenote_pool_resume)(loan->pool, what, sizeof *what);
-    for (int tries = 0; error == CENOTE_OUT_OF_MEMORY && tries < TRIES && wants_ask(loan->pool, loan->pages); tries++)
+    for (int tries = 0; error == CENOTE_OUT_OF_MEMORY && tries < TRIES && wants_ask(loan->pool, loan->pages, &until); tries++)
         error = (cenote_pool_resume)(loan->pool, what, sizeof *what);
     return error;
 }
@@ -264,7 +320,9 @@ int(cenote_loan_end)(cenote_loan *loan, cenote_sleep *result, size_t size)
     if (!known)
         return error_set(CENOTE_INVALID, 0, "there is no such loan: it has ended, or its pool has");
     if (taken) {
-        error = bring_back(loan, &what);
+        bool is_there = names_something(loan);
+        what.count = loan->what.count;
+        error = is_there ? bring_back(loan, &what) : pool_usable(loan->pool);
         settle(loan, error ? TAKEN : NO_LOAN);
     }
     if (!error && result) {

@@ -14,6 +14,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Only letters that begin with the key. Where the kernel has no such filter the key is looked at all the same, but others can fill the queue. */
@@ -43,6 +44,28 @@ int letters_socket(uint64_t key)
             hear_only(s, key);
     }
     return s;
+}
+
+bool letters_listen(struct ear *ear, uint64_t key)
+{
+    struct stat made;
+    ear->number = letters_socket(key);
+    ear->inode = ear->number >= 0 && !fstat(ear->number, &made) ? made.st_ino : 0;
+    return ear->inode != 0;
+}
+
+/* Is the number still that of the socket? Else what lies there is the program's: nothing is to be read from it, and it is not ours to close. */
+bool letters_is_there(const struct ear *ear)
+{
+    struct stat now;
+    return ear->inode && !fstat(ear->number, &now) && S_ISSOCK(now.st_mode) && now.st_ino == ear->inode;
+}
+
+void letters_leave(struct ear *ear)
+{
+    if (letters_is_there(ear))
+        close(ear->number);
+    ear->inode = 0;
 }
 
 bool letters_has_key(const void *data, ssize_t length, uint64_t key)

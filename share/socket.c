@@ -36,7 +36,7 @@ int share_patience = 100;
 static LOCK_OF_PROCESS struct lock starting = LOCK_INITIALIZER(LOCK_SHARE);
 static struct {
     atomic_bool runs;               /* the rest does not change any more */
-    int      socket;
+    struct ear ear;
     uint64_t exporter[2];
     const struct share_books *books;
 } server;
@@ -65,23 +65,22 @@ static void send_reply(const struct letter *to, struct share_reply *reply, int f
         memcpy(CMSG_DATA(CMSG_FIRSTHDR(&m)), &file, sizeof file);
     }
     int s = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    sendmsg(s >= 0 ? s : server.socket, &m, MSG_NOSIGNAL | MSG_DONTWAIT); /* where no descriptor is left the importer has to hear of it */
+    int with = s < 0 && letters_is_there(&server.ear) ? server.ear.number : s; /* where no descriptor is left the importer has to hear of it */
+    sendmsg(with, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (s >= 0)
         close(s);
     if (file >= 0)
         close(file);
 }
 
-/* A program that closes all descriptors closes ours, and another file may get the number: then the thread ends, and importers find the name gone. */
+/* A program that closes all descriptors closes ours, and another file may get the number: then the thread ends at the next letter. */
 static void *serve(void *unused)
 {
     char request[sizeof(struct share_request) + 1]; /* a longer one shows as longer */
     struct share_reply reply;
-    for (;;) {
+    while (letters_is_there(&server.ear)) {
         int file;
-        struct letter letter = letters_receive(server.socket, request, sizeof request, 0);
-        if (letter.length < 0 && (errno == EBADF || errno == ENOTSOCK))
-            break;
+        struct letter letter = letters_receive(server.ear.number, request, sizeof request, 0);
         if (!letter.trusted || !letters_has_key(request, letter.length, server.exporter[1]))
             continue;
         server.books->answer(request, (size_t)letter.length, &reply, &file);
@@ -90,12 +89,10 @@ static void *serve(void *unused)
     return unused;
 }
 
-/* In the child of a fork: a process that asks the parent must not wait for the child. Once: in a child of the child the number is another file's. */
+/* In the child of a fork: a process that asks the parent must not wait for the child. */
 static void leave_socket(void)
 {
-    if (server.socket >= 0)
-        close(server.socket);
-    server.socket = -1;
+    letters_leave(&server.ear);
 }
 
 /* LOCKING: `starting`. */
@@ -106,9 +103,9 @@ static bool start(void)
     if (getrandom(server.exporter, sizeof server.exporter, 0) != (ssize_t)sizeof server.exporter)
         return false;
     is_watching = is_watching || (!pthread_atfork(NULL, NULL, leave_socket) && exits_call(server.books->stop));
-    server.socket = is_watching ? letters_socket(server.exporter[1]) : -1;
     socklen_t length = name_socket(&name, server.exporter);
-    server.runs = server.socket >= 0 && !bind(server.socket, (struct sockaddr *)&name, length) && thread_start("cenote share", serve);
+    server.runs = is_watching && letters_listen(&server.ear, server.exporter[1]) && !bind(server.ear.number, (struct sockaddr *)&name, length) &&
+                  thread_start("cenote share", serve);
     if (!server.runs)
         leave_socket();
     return server.runs;

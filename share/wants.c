@@ -6,7 +6,8 @@
  * A process that lends has a socket whose name begins with the user's number, so that /proc/net/unix is the list of lenders: it ends with them,
  * and a process that is short reads one file to learn that there are none. It asks one after the other until it has enough. The answer comes when the
  * memory is with the driver. Until then the question is asked again every tenth of a second, which finds out whether the lender is there still; a
- * question that comes again is answered as before. After WANT_PATIENCE the asker goes on without.
+ * question that comes again is answered as before. One that is silent for longer than WANT_FIRST is asked again after the others: it may be stopped.
+ * After WANT_PATIENCE the asker goes on without. Any user can take a name that looks like a lender's of this one: that one is not waited for.
  *
  * Who asks holds no lock and no turn. So two processes may ask each other at a time: each has a thread that answers.
  *
@@ -26,11 +27,14 @@
 #include "base/exits.h"
 #include "base/thread.h"
 #include "share/letters.h"
+#include "share/share.h"
 
 #define WANT_MAGIC    0x746e6157u
 #define WANT_VERSION  1u
 #define WANT_PATIENCE 30000000000ull    /* ns, chosen: 60 GiB leave a card in a tenth of that */
+#define WANT_FIRST    1000000000ull     /* ns, chosen */
 #define LENDERS_MAX   256
+#define ANSWERS_KEPT  64
 #define NAME_BYTES    80
 
 struct want {
@@ -51,7 +55,7 @@ static LOCK_OF_PROCESS struct lock starting = LOCK_INITIALIZER(LOCK_SHARE);
 static struct {
     atomic_bool runs;
     const struct lend_books *books;
-    int  socket;
+    struct ear ear;
     char name[NAME_BYTES];          /* without the 0 in front of it */
 } server;
 
@@ -70,33 +74,42 @@ static int prefix(char name[NAME_BYTES])
 
 /* --------------------------------------------------------------------------------------------------------------------------- the server */
 
-/* A program that closes all descriptors closes ours: then the thread ends, and nobody finds the name any more. */
+/* Several may ask at a time, and each asks again and again. */
+static const struct answer *answer_to(const struct want *want)
+{
+    static struct answer answers[ANSWERS_KEPT];
+    static uint32_t next;
+    for (int i = 0; i < ANSWERS_KEPT; i++)
+        if (answers[i].number == want->number) {
+            answers[i].key = want->key_back;
+            return &answers[i];
+        }
+    struct answer *answer = &answers[next++ % ANSWERS_KEPT];
+    *answer = (struct answer){want->key_back, want->number, server.books->give(want->card, want->bytes)};
+    return answer;
+}
+
+/* A program that closes all descriptors closes ours: then the thread ends at the next letter, and nobody finds the name any more. */
 static void *serve(void *unused)
 {
     struct want want;
-    struct answer answer = {0};
-    for (;;) {
-        struct letter letter = letters_receive(server.socket, &want, sizeof want, 0);
-        if (letter.length < 0 && (errno == EBADF || errno == ENOTSOCK))
-            break;
+    while (letters_is_there(&server.ear)) {
+        struct letter letter = letters_receive(server.ear.number, &want, sizeof want, 0);
         if (letter.length != (ssize_t)sizeof want || !letter.trusted || want.magic != WANT_MAGIC || want.version != WANT_VERSION)
             continue;
-        if (answer.key != want.key_back || answer.number != want.number)
-            answer = (struct answer){want.key_back, want.number, server.books->give(want.card, want.bytes)};
-        int s = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-        sendto(s >= 0 ? s : server.socket, &answer, sizeof answer, MSG_NOSIGNAL | MSG_DONTWAIT, (struct sockaddr *)&letter.from, letter.from_size);
+        const struct answer *answer = answer_to(&want);
+        int s = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0), with = s < 0 && letters_is_there(&server.ear) ? server.ear.number : s;
+        sendto(with, answer, sizeof *answer, MSG_NOSIGNAL | MSG_DONTWAIT, (struct sockaddr *)&letter.from, letter.from_size);
         if (s >= 0)
             close(s);
     }
     return unused;
 }
 
-/* In the child of a fork, which lends nothing. Once: in a child of the child the number is another file's. */
+/* In the child of a fork, which lends nothing. */
 static void leave_socket(void)
 {
-    if (server.socket > 0)
-        close(server.socket);
-    server.socket = -1;
+    letters_leave(&server.ear);
 }
 
 /* LOCKING: `starting`. */
@@ -110,9 +123,9 @@ static bool start(void)
     int length = prefix(server.name);
     snprintf(server.name + length, NAME_BYTES - (size_t)length, "%016llx", (unsigned long long)drawn);
     is_watching = is_watching || (!pthread_atfork(NULL, NULL, leave_socket) && exits_call(server.books->stop));
-    server.socket = is_watching ? letters_socket(0) : -1;
     socklen_t bytes = address_of(&address, server.name);
-    server.runs = server.socket >= 0 && !bind(server.socket, (struct sockaddr *)&address, bytes) && thread_start("cenote lend", serve);
+    server.runs = is_watching && letters_listen(&server.ear, 0) && !bind(server.ear.number, (struct sockaddr *)&address, bytes) &&
+                  thread_start("cenote lend", serve);
     if (!server.runs)
         leave_socket();
     return server.runs;
@@ -150,8 +163,14 @@ static uint32_t find_lenders(char (*names)[NAME_BYTES])
     return count;
 }
 
-/* What one lender gave until then; 0: nothing, or it is gone. */
-static uint64_t ask(const char *name, struct want *want, uint64_t until)
+static bool is_anothers(const struct sockaddr_un *address, socklen_t bytes)
+{
+    uid_t user;
+    return share_owner(address->sun_path, bytes - offsetof(struct sockaddr_un, sun_path), &user) && user && !letters_is_our_user(user);
+}
+
+/* What one lender gave until then; 0: nothing, or it is gone. *is_over: it need not be asked again. */
+static uint64_t ask(const char *name, struct want *want, uint64_t until, bool *is_over)
 {
     const struct timeval tenth = {0, 100000};
     struct sockaddr_un address;
@@ -163,34 +182,43 @@ static uint64_t ask(const char *name, struct want *want, uint64_t until)
     setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &tenth, sizeof tenth);
     for (ends = s < 0; !ends && clock_ns() < until;) {
         ssize_t went = sendto(s, want, sizeof *want, MSG_NOSIGNAL | MSG_DONTWAIT, (const struct sockaddr *)&address, bytes);
-        if (went < 0 && errno == ECONNREFUSED)
+        if (went < 0 && errno == ECONNREFUSED) {
+            ends = true;
             break;
+        }
         struct letter letter = letters_receive(s, &answer, sizeof answer, 0);
         bool sound = letter.length == (ssize_t)sizeof answer && letter.trusted && answer.key == want->key_back;
         if ((ends = sound && answer.number == want->number))
             gave = answer.gave;
+        else if (letter.length < 0 && is_anothers(&address, bytes))
+            ends = true;
     }
     if (s >= 0)
         close(s);
+    *is_over = ends;
     return gave;
 }
 
 /*
  * Asks the other processes that lend, one after the other, until they gave so many bytes of the pool's card to the driver. The caller holds no lock
- * and no turn; no driver call is made here.
+ * and no turn; no driver call is made here. *until: when the patience of the caller's call ends; 0: it begins now.
  */
-uint64_t wants_ask(cenote_pool *pool, uint64_t bytes)
+uint64_t wants_ask(cenote_pool *pool, uint64_t bytes, uint64_t *until)
 {
     char names[LENDERS_MAX][NAME_BYTES];
     struct want want = {.magic = WANT_MAGIC, .version = WANT_VERSION, .bytes = bytes};
-    uint64_t gave = 0, until = clock_ns() + WANT_PATIENCE;
+    bool is_over[LENDERS_MAX] = {false};
+    uint64_t gave = 0;
     uint32_t count = find_lenders(names);
+    *until = *until ? *until : clock_ns() + WANT_PATIENCE;
     if (!count || getrandom(&want.number, sizeof want.number, 0) != (ssize_t)sizeof want.number)
         return 0;
     memcpy(want.card, pool->config.device->uuid, sizeof want.card);
-    for (uint32_t i = 0; i < count && gave < bytes; i++) {
+    for (uint32_t i = 0; i < 2 * count && gave < bytes; i++) {
+        uint64_t first = i < count ? clock_ns() + WANT_FIRST : *until;
         want.bytes = bytes - gave;
-        gave += ask(names[i], &want, until);
+        if (!is_over[i % count])
+            gave += ask(names[i % count], &want, first < *until ? first : *until, &is_over[i % count]);
     }
     return gave;
 }

@@ -71,8 +71,9 @@ typedef struct cenote_loan cenote_loan; /* memory that other processes may have 
  * The program does not use what `sleep` names (as for cenote_pool_pause) until cenote_loan_end, and other processes may have its memory meanwhile.
  * If a process of the same user is short of memory of this card, in an allocation or at the end of a loan of its own, what is free in pools that lend
  * goes to the driver; if that is too little, what is lent goes to sleep. A thread of cenote's does it. As long as nobody asks, nothing happens. The
- * process that asks waits for it, 30 seconds at most, and only if a process lends. It must be in the same network namespace. CENOTE_BUSY: 256 loans
- * are there. CENOTE_NOT_SUPPORTED: the driver does not say which card it is.
+ * process that asks waits for it, 30 seconds at most, and only if a process lends. It must be in the same network namespace. A block that is freed,
+ * or a group that is destroyed, is lent no more. CENOTE_BUSY: 256 loans are there. CENOTE_NOT_SUPPORTED: the driver does not say which card it is.
+ * CENOTE_NOT_OURS: an address of `blocks` is not the start of a live block of the pool.
  */
 CENOTE_API int cenote_pool_lend(cenote_pool *pool, const cenote_sleep *sleep, cenote_loan **loan, size_t size);
 #define cenote_pool_lend(...) cenote_pool_lend(__VA_ARGS__, sizeof(cenote_sleep))

@@ -27,6 +27,7 @@ struct cenote_group {
     atomic_bool   destroyed;        /* its arenas go on until they are empty */
     uint32_t      captures;         /* open ones that go to it */
     uint32_t      arenas;           /* of this group */
+    uint32_t      lent;             /* number of its name in loans, 0: none; see share/lent.h */
     uint32_t      first_arena;      /* of these, through next_of_group */
     struct idle_queue idle;         /* those without a block, see idle.c */
     struct row    row;              /* its part of the allocated bytes */

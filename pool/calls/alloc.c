@@ -298,6 +298,8 @@ uint32_t alloc_end_block(cenote_pool *pool, const struct block_ref *w)
     w->arena->horizon.stream->freed = freed;
     if (pool->exports.by_block.count)
         share_end(pool, w->start);
+    if (pool->lent.by_block.count)
+        index_remove(&pool->lent.by_block, w->start);
     uint32_t uses = *w->uses ? pending_detach(pool, w, freed) : 0;
     if (!uses)
         place_give(pool, w, freed);

@@ -29,7 +29,7 @@ struct pool_hooks {
     bool (*decay)(cenote_pool *pool, uint64_t most);                /* decay_go */
     void (*created)(cenote_pool *pool, uint64_t creating_ns, uint64_t mapping_ns); /* churn_created */
     void (*wished)(cenote_pool *pool);                              /* board_answer */
-    uint64_t (*want)(cenote_pool *pool, uint64_t bytes);            /* wants_ask */
+    uint64_t (*want)(cenote_pool *pool, uint64_t bytes, uint64_t *until);           /* wants_ask */
 };
 
 /*

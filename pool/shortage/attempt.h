@@ -26,6 +26,7 @@ struct climb {
     CUresult              no_order; /* what the driver said when the stream was to
                                        wait for others; then the host waits */
     int                   lenders;  /* how often they were asked */
+    uint64_t              patience; /* until when they are */
     int                   rounds;   /* of RUNG_WAIT, and waits for addresses */
     struct siblings       siblings;
     uint64_t              stir;     /* that of this pool and of its siblings when the last round began */

@@ -273,7 +273,7 @@ static bool ask_lenders(struct climb *c)
     if (c->driver || missing > allowance || c->lenders++ >= CALLBACKS_MAX)
         return false;
     turn_leave(pool);
-    uint64_t gave = pool->config.hooks->want(pool, missing > room ? missing - room : page);
+    uint64_t gave = pool->config.hooks->want(pool, missing > room ? missing - room : page, &c->patience);
     c->driver = turn_resume(pool);
     return gave && !c->driver;
 }

@@ -2,6 +2,8 @@
  * test_lend.c: memory that a process lends goes to another that is short of it, and comes back with its contents. Two processes on one simulated card
  * that has room for four units. Not: PyTorch (tests/torch/only_cenote/).
  */
+#include <pthread.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 
 #include "tests/api/pair.h"
@@ -151,6 +153,35 @@ CASE(a_lender_that_dies_gives_everything)
     scene_close(&p.scene);
 }
 
+/* One that is stopped keeps nobody from those that answer, whichever of them is asked first. */
+CASE(a_lender_that_is_stopped_is_asked_last)
+{
+    struct pair p;
+    struct held mine;
+    struct other second;
+    open_lenders(&p);
+    other_start(&second, shape_text, CENOTE_VMM);
+    struct other *const lenders[] = {&p.other, &second};
+    for (int i = 0; i < 2; i++) {
+        other_own(lenders[i], UNIT, 7);
+        EXPECT_EQ(ask_other(lenders[i], (struct order){.op = LEND}, NULL), 0);
+    }
+    for (int i = 0; i < 2; i++) {
+        EXPECT(!kill(lenders[i]->process, SIGSTOP));
+        REQUIRE(held_take(&mine, p.scene.pool, 2 * UNIT + UNIT / 2, p.scene.stream[A]));
+        EXPECT(!kill(lenders[i]->process, SIGCONT));
+        held_give(&mine);
+        DONE(cenote_pool_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
+        for (int j = 0; j < 2; j++) {
+            EXPECT_EQ(ask_other(lenders[j], (struct order){.op = LOAN_END}, NULL), 0);
+            EXPECT_EQ(ask_other(lenders[j], (struct order){.op = LEND}, NULL), 0);
+        }
+    }
+    other_kill(&second);
+    other_kill(&p.other);
+    scene_close(&p.scene);
+}
+
 /* Any process may write to the socket of a lender. */
 CASE(letters_that_make_no_sense)
 {
@@ -245,6 +276,206 @@ CASE(mistakes_are_said_and_loans_end_with_their_pool)
     EXPECT_EQ(cenote_loan_end(loan, NULL), CENOTE_INVALID);
     p.scene.pool = NULL;
     close_pair(&p);
+}
+
+/* ------------------------------------------------------------------------------------------------------------- an asker that is made up */
+
+struct want {                   /* as in share/wants.c */
+    uint64_t key_back;
+    uint32_t magic, version;
+    uint64_t number, bytes;
+    CUuuid   card;
+};
+
+struct asker {
+    int                socket;
+    int                number;  /* of the lender's socket */
+    struct sockaddr_un lender;
+    socklen_t          lender_bytes;
+    struct want        want;
+};
+
+/* It asks this process. */
+static void open_asker(struct asker *a)
+{
+    const struct timeval most = {.tv_sec = patience(OTHER_PATIENCE)};
+    const struct sockaddr_un any = {.sun_family = AF_UNIX};
+    *a = (struct asker){.lender = {.sun_family = AF_UNIX}, .want = {.magic = 0x746e6157u, .version = 1}};
+    DONE(cuDeviceGetUuid(&a->want.card, 0));
+    a->socket = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    REQUIRE(!bind(a->socket, (const struct sockaddr *)&any, sizeof any.sun_family));
+    setsockopt(a->socket, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
+    for (a->number = 3; a->number < 64; a->number++) {
+        a->lender_bytes = sizeof a->lender;
+        if (!getsockname(a->number, (struct sockaddr *)&a->lender, &a->lender_bytes) && !memcmp(a->lender.sun_path + 1, "cenote-lend-", 12))
+            break;
+    }
+    REQUIRE(a->number < 64);
+}
+
+static void send_want(struct asker *a, uint64_t number, uint64_t bytes)
+{
+    a->want.key_back = a->want.number = number;
+    a->want.bytes = bytes;
+    EXPECT_EQ(sendto(a->socket, &a->want, sizeof a->want, 0, (struct sockaddr *)&a->lender, a->lender_bytes), (ssize_t)sizeof a->want);
+}
+
+static uint64_t answer_to(struct asker *a)
+{
+    uint64_t answer[3] = {0};
+    EXPECT_EQ(recv(a->socket, answer, sizeof answer, 0), (ssize_t)sizeof answer);
+    return answer[2];
+}
+
+static void open_alone(struct scene *scene, uint32_t abort)
+{
+    struct sim_shape shape = scene_card(GIB);
+    cenote_options options = scene_options();
+    options.abort = abort;
+    scene_open_with(scene, &shape, &options);
+}
+
+/* Of a block that was freed, and of a group that was destroyed, address and handle are another's: nobody has lent that one. */
+CASE(what_has_ended_is_lent_no_more)
+{
+    struct scene scene;
+    struct asker asker;
+    void *block[2], *again, *grouped;
+    cenote_loan *both, *whole;
+    cenote_group *group, *other;
+    open_alone(&scene, 0);
+    for (int i = 0; i < 2; i++)
+        DONE(cenote_alloc(scene.pool, UNIT, scene.stream[A], &block[i]));
+    cenote_sleep what = {.blocks = (const void *const *)block, .count = 2};
+    DONE(cenote_pool_lend(scene.pool, &what, &both));
+    open_asker(&asker);
+    DONE(cenote_free(block[1]));
+    DONE(cenote_alloc(scene.pool, UNIT, scene.stream[A], &again));
+    EXPECT(again == block[1]);
+    send_want(&asker, 1, GIB);
+    EXPECT_EQ(answer_to(&asker), UNIT);
+    fill(again, 7, UNIT);
+    DONE(cenote_free(block[0]));
+    DONE(cenote_loan_end(both, NULL)); /* nothing is left of it */
+
+    DONE(cenote_group_create(scene.pool, "lent", 0, NULL, &group));
+    what = (cenote_sleep){.group = group};
+    DONE(cenote_pool_lend(scene.pool, &what, &whole));
+    DONE(cenote_group_destroy(group));
+    DONE(cenote_group_create(scene.pool, "kept", 0, NULL, &other));
+    EXPECT(other == group);
+    DONE(cenote_group_alloc(other, UNIT, 512, scene.stream[A], &grouped));
+    DONE(cuCtxSynchronize());
+    send_want(&asker, 2, GIB);
+    answer_to(&asker);
+    EXPECT_EQ(scene_stats(scene.pool).asleep, 0);
+    fill(grouped, 7, UNIT);
+    DONE(cenote_loan_end(whole, NULL));
+    what = (cenote_sleep){.blocks = (const void *const *)block, .count = 1};
+    EXPECT_EQ(cenote_pool_lend(scene.pool, &what, &whole), CENOTE_NOT_OURS);
+    DONE(cenote_free(again));
+    DONE(cenote_free(grouped));
+    DONE(cenote_group_destroy(other));
+    close(asker.socket);
+    scene_close(&scene);
+}
+
+/* Each asks again and again while memory goes: that is one want. */
+CASE(two_that_ask_at_a_time_get_it_once_each)
+{
+    struct scene scene;
+    struct asker asker[2];
+    void *block[8];
+    cenote_loan *loan[8];
+    open_alone(&scene, 0);
+    for (int i = 0; i < 8; i++) {
+        cenote_sleep what = {.blocks = (const void *const *)&block[i], .count = 1};
+        DONE(cenote_alloc(scene.pool, UNIT, scene.stream[A], &block[i]));
+        DONE(cenote_pool_lend(scene.pool, &what, &loan[i]));
+    }
+    open_asker(&asker[0]);
+    open_asker(&asker[1]);
+    for (int i = 0; i < 6; i++)
+        send_want(&asker[i % 2], 11 + (uint64_t)i % 2, UNIT);
+    for (int i = 0; i < 6; i++)
+        EXPECT_EQ(answer_to(&asker[i % 2]), UNIT);
+    EXPECT_EQ(scene_stats(scene.pool).asleep, 2 * UNIT);
+    for (int i = 0; i < 8; i++) {
+        DONE(cenote_loan_end(loan[i], NULL));
+        DONE(cenote_free(block[i]));
+    }
+    close(asker[0].socket);
+    close(asker[1].socket);
+    scene_close(&scene);
+}
+
+static atomic_bool is_enough;
+
+static void *ask_on(void *arg)
+{
+    struct asker *asker = arg;
+    for (uint64_t number = 100; !atomic_load(&is_enough); number++)
+        send_want(asker, number, GIB);
+    return NULL;
+}
+
+/* That a pool has ended is no mistake of the program. In a process with abort:1 from here on. */
+CASE(a_pool_ends_while_others_ask)
+{
+    struct scene scene;
+    struct asker asker;
+    cenote_loan *loan;
+    cenote_pool *pool;
+    cenote_options options = scene_options();
+    pthread_t thread;
+    open_alone(&scene, 1);
+    options.abort = 1;
+    DONE(cenote_pool_lend(scene.pool, NULL, &loan));
+    open_asker(&asker);
+    REQUIRE(!pthread_create(&thread, NULL, ask_on, &asker));
+    for (int round = 0; round < 300; round++) {
+        DONE(cenote_pool_create(0, &options, &pool));
+        for (int i = 0; i < 100; i++)
+            DONE(cenote_pool_lend(pool, NULL, &loan));
+        DONE(cenote_pool_destroy(pool));
+    }
+    atomic_store(&is_enough, true);
+    pthread_join(thread, NULL);
+    close(asker.socket);
+    scene_close(&scene);
+}
+
+/* A program that closes all numbers: another file gets the lender's, and is the program's alone. The last case: this process lends no more. */
+CASE(the_socket_s_number_is_another_file_s)
+{
+    struct scene scene;
+    struct asker asker;
+    cenote_loan *loan;
+    struct stat is;
+    int ends[2], status = -1;
+    char word[8];
+    open_alone(&scene, 0);
+    DONE(cenote_pool_lend(scene.pool, NULL, &loan));
+    open_asker(&asker);
+    int lender = asker.number;
+    REQUIRE(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) && dup2(ends[0], lender) == lender);
+    sendto(asker.socket, &asker.want, sizeof asker.want, 0, (struct sockaddr *)&asker.lender, asker.lender_bytes);
+    usleep(20000); /* a thread that waited for a letter has had this one, and looked again */
+    for (int i = 0; i < 10; i++) {
+        EXPECT_EQ(write(ends[1], "letter", 6), 6);
+        usleep(1000);
+        EXPECT_EQ(recv(lender, word, sizeof word, MSG_DONTWAIT), 6);
+    }
+    pid_t child = fork();
+    if (!child)
+        _exit(fstat(lender, &is) ? 1 : 0);
+    EXPECT(waitpid(child, &status, 0) == child && status == 0);
+    close(ends[0]);
+    close(ends[1]);
+    close(lender);
+    close(asker.socket);
+    DONE(cenote_loan_end(loan, NULL));
+    scene_close(&scene);
 }
 
 int main(int argc, char **argv)
