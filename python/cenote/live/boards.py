@@ -115,7 +115,7 @@ def read_head(raw: bytes) -> Optional[Head]:
             if what in ("pid", "slots", "kept_rows", "kept_steps", "wishes", "version"):
                 found[what] = words
             elif len(words) >= 3:
-                fields.append(Field(what, " ".join(words[:-2]), int(words[-2]), int(words[-1])))
+                fields.append(Field(what, printable(" ".join(words[:-2]).encode()), int(words[-2]), int(words[-1])))
         wishes = {name: int(value) for name, value in (wish.split("=") for wish in found["wishes"])}
         head = Head(int(found["pid"][0]), int(found["slots"][0]), int(found["slots"][1]), int(found["kept_rows"][0]), int(found["kept_steps"][0]),
                     wishes, tuple(fields))

@@ -113,6 +113,8 @@ def write_metrics(watcher: Watcher, path: str, every: float) -> int:
 
 def serve(watcher: Watcher, number: int) -> int:
     class Handler(http.server.BaseHTTPRequestHandler):
+        timeout = 10  # s, chosen: who connects and asks nothing keeps others waiting no longer
+
         def do_GET(self) -> None:  # pylint: disable=invalid-name
             if self.path.partition("?")[0] != "/metrics":
                 self.send_error(404, "here is /metrics")
