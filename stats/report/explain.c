@@ -135,6 +135,7 @@ static void look_at_books(cenote_pool *pool, struct facts *f)
     f->page = 1ull << pool->store.pages.shifts[GRADE_LARGE];
     f->limit = pool->limits.bytes;
     f->reserved = pool->store.pages.reserved;
+    f->asleep = pool->store.pages.asleep;
     f->allocated = s->allocated.current;
     f->blocks = s->blocks.current;
     f->waiting = s->active.current - s->allocated.current;

@@ -66,7 +66,7 @@ static uint64_t smaller(uint64_t a, uint64_t b)
 
 static void derive_pool(struct facts *f)
 {
-    f->cached = less(f->reserved, f->allocated);
+    f->cached = less(f->reserved + f->asleep, f->allocated);
     f->between = less(f->cached, f->harvestable + f->waiting + f->frozen + f->immovable);
     f->whole = smaller(f->whole, f->between);
     f->idle = smaller(f->idle, f->frozen);
@@ -255,9 +255,11 @@ static void print_our_pages(struct out *out, const struct facts *f)
     } parts[] = {{f->harvestable, "free for any stream"}, {f->waiting, "waiting for streams"},
                  {f->frozen, is_pytorchs(f) ? "frozen (graphs, private pools, pins)" : "frozen (private groups, graphs, pins)"},
                  {f->immovable, "in segments that cannot move"}, {f->between, "between blocks"}};
+    if (f->asleep)
+        out_print(out, " (%s asleep)", SIZE(f->asleep));
     if (f->cached)
         out_print(out, ", %s cached:", SIZE(f->cached));
-    const char *comma = " ";
+    const char *comma = f->cached ? " " : ", ";
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (parts[i].bytes)
             out_print(out, "%s%s %s", comma, SIZE(parts[i].bytes), parts[i].what);

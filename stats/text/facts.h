@@ -43,6 +43,7 @@ struct facts {
     uint64_t       limit;           /* 0: none */
     uint64_t       page;
     uint64_t       reserved, allocated, blocks;
+    uint64_t       asleep;          /* of `allocated`: its memory is with the driver */
     uint64_t       harvestable;     /* any stream may have it */
     uint64_t       waiting;         /* freed, but streams may be at work on it */
     bool           is_unannounced;  /* announced:0: only a word of the program shows that a stream has ended */

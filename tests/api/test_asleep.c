@@ -57,4 +57,21 @@ CASE(copies_go_with_their_blocks)
     scene_close(&scene);
 }
 
+/* What sleeps is allocated, and no page of the pool: the words of an explanation add up all the same. */
+CASE(an_explanation_says_what_sleeps)
+{
+    struct scene scene;
+    struct held held;
+    char text[4096];
+    scene_open(&scene, 64 * MIB);
+    REQUIRE(held_take(&held, scene.pool, 8 * MIB, scene.stream[A]));
+    DONE(cenote_pool_pause(scene.pool, NULL));
+    EXPECT(cenote_pool_explain(scene.pool, 0, text, sizeof text) < sizeof text);
+    EXPECT(strstr(text, "8.00 MiB in 1 block (8.00 MiB asleep)") != NULL);
+    EXPECT(!strstr(text, "between blocks"));
+    DONE(cenote_pool_resume(scene.pool, NULL));
+    held_give(&held);
+    scene_close(&scene);
+}
+
 SCENES_MAIN("asleep")

@@ -57,6 +57,17 @@ def test_a_page_holds_what_its_trace_holds(small, tmp_path):  # noqa: F811
         assert rows == others and ours._replace(title="", holdings=[]) == theirs._replace(title="", holdings=[])
 
 
+def test_a_page_with_a_time_line_and_a_snapshot_is_counted_once(small, files, tmp_path):  # noqa: F811
+    """As is written when memory runs out."""
+    snapshot = next(path for path in files if str(path).endswith(".json"))
+    histories = [*viewer.read(str(small)), *viewer.read(str(snapshot))]
+    devices = {history.device for history in histories}
+    page = tmp_path / "oom.html"
+    page.write_bytes(viewer.draw(histories, "oom.html"))
+    found = viewer.moments_of(str(page), "peak")
+    assert len(histories) > len(devices) == len(found) == 1 and found[0].bytes == viewer.moments_of(str(small), "peak")[0].bytes
+
+
 def test_what_a_page_left_out_has_a_row(tmp_path, monkeypatch):
     """A page has the largest blocks of a long trace: what it lacks at the peak is a row of its own."""
     monkeypatch.setattr("cenote.view.html_page.BLOCKS", 1)
@@ -146,6 +157,7 @@ def compared(run):
         assert done.returncode == status, done.stderr
         if status == 2:
             assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("cenote diff: ")
+        assert ("is above --fail-above" in done.stderr) == (status == 1)
         return done.stderr if status == 2 else done.stdout
     return call
 
@@ -163,7 +175,8 @@ def test_diff_sorts_by_the_difference(compared, small, tmp_path):  # noqa: F811
     assert "together +8.0 MiB (+7.7 %)" in text and "1 row holds the same" in text and "gone" in text
 
 
-@pytest.mark.parametrize("limit, status", [("10%", 1), ("11%", 1), ("12%", 0), ("0.5 GiB", 2), ("11", 0), ("10", 1), ("1KiB", 0), ("many", 2)])
+@pytest.mark.parametrize("limit, status", [("10%", 1), ("11%", 1), ("12%", 0), ("0.5 GiB", 2), ("11", 2), ("11b", 0), ("10b", 1), ("1KiB", 0),
+                                           ("many", 2)])
 def test_diff_fails_above_a_limit(compared, tmp_path, limit, status):
     before, after = dry_run(tmp_path / "a.json", [], 98), dry_run(tmp_path / "b.json", [], 109)
     compared("--fail-above", limit, before, after, status=status)

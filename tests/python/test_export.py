@@ -119,3 +119,9 @@ def test_logs_of_rmm_are_read(view, tmp_path):  # noqa: F811
     path.write_text("Thread,Time,Action,Pointer,Size,Stream\n1,noon,allocate,0x7f00,1048576,0x0\n")
     with pytest.raises(Broken, match="damaged log of RMM"):
         viewer.read(str(path))
+
+
+def test_what_is_read_is_not_written_over(export, small):  # noqa: F811
+    before = small.read_bytes()
+    assert "name another file" in export("--perfetto", small, small, status=2)
+    assert small.read_bytes() == before

@@ -398,7 +398,7 @@ LEFT = """
         torch.ones(1, device="cuda").add_(1)                # an operator finds that the kernel has run
         del ids
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    assert grown < 200 << 10, f"{grown >> 10} MiB"
+    assert grown < 300 << 10, f"{grown >> 10} MiB"    # 480 MiB if they were kept
     print("nothing is left")
 """
 

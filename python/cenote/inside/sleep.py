@@ -208,7 +208,7 @@ def guard(owner: Any) -> None:
 
 def refuse(owner: Any, *_: Any) -> None:
     if is_asleep(owner):
-        raise Error(f"this {type(owner).__name__} sleeps: call cenote.resume with it first")
+        raise Error(f"this {type(owner).__name__} sleeps: call cenote.resume with it, or end its loan, first")
 
 
 def is_asleep(owner: Any) -> bool:

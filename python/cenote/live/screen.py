@@ -77,33 +77,42 @@ def bar(card: Card, width: int) -> Line:
 def card_lines(card: Card, width: int) -> Iterator[Line]:
     used = card.used if card.used is not None else card.reserved
     name = f"GPU {card.number}" if card.number is not None else f"GPU {card.key.split(' ')[-1].removeprefix('0000:')}"
-    end = f" {size(used)} of {size(card.total)}" + ("" if card.used is not None else " (without contexts)")
-    label = cut(f"{name} {card.name or card.key}", max(12, width - len(end) - 22))
+    end = f" {readable(used):>9} of {readable(card.total)}"
+    label = cut(f"{name} {card.name or card.key}", max(16, width - 60)).ljust(16)
     yield [(label + " ", BOLD), *bar(card, max(10, width - len(label) - len(end) - 3)), (end, PLAIN)]
 
 
-COLUMNS = f"{'PID':>8} {'RANK':>4} {'LIVE':>10} {'CACHED':>10} {'ASLEEP':>10} {'STEP':>7} "
-PEAKS = f"{'PID':>8} {'RANK':>4} {'PEAK LIVE':>10} {'PEAK HELD':>10} {'ASLEEP':>10} {'STEP':>7} "
+COLUMNS = f"{'PID':>7} {'RANK':>4} {'LIVE':>9} {'CACHED':>9} {'ASLEEP':>9} {'STEP':>6} {'GROWTH':>9} "
+PEAKS = f"{'PID':>7} {'RANK':>4} {'PEAK LIVE':>9} {'PEAK HELD':>9} {'ASLEEP':>9} {'STEP':>6} {'GROWTH':>9} "
+HISTORY_FROM = 45  # columns for a command and its history, from which on the history is shown
 
 
 def member_line(member: Member, history: Optional[History], width: int, state: State, chosen: bool) -> Line:
     first, second = (member.peak("allocated"), member.peak("reserved")) if state.peaks else (member.current("allocated"), member.cached)
-    rank, step = member.rank or "-", member.number("steps")
-    text = f"{member.person.pid:>8} {rank:>4} {size(first):>10} {size(second):>10} {size(member.number('asleep')):>10} {step or '-':>7} "
-    growth = member.growth
-    grows = f"+{size(int(growth))} a step " if growth else ""
+    rank, step, growth = member.rank or "-", member.number("steps") or "-", member.growth
+    grows = size(int(growth)) if growth else "-"
+    text = f"{member.person.pid:>7} {rank:>4} {size(first):>9} {size(second):>9} {size(member.number('asleep')):>9} {step:>6} "
     ooms = member.number("ooms")
-    failed = f"out of memory {ooms}x " if ooms else ""
-    room = width - len(text) - len(grows) - len(failed)
-    line_of_history = spark(history.reserved, 10, state.sparks) + " " if history and room > 30 else ""
+    failed = f"out of memory {ooms} times " if ooms else ""
+    room = width - len(COLUMNS) - len(failed)
+    line_of_history = spark(history.reserved, 10, state.sparks) + " " if history and room >= HISTORY_FROM else ""
     style = CHOSEN if chosen else PLAIN
-    command = cut(member.person.command, max(0, room - len(line_of_history)))
-    return [(text, style), (failed, BAD), (grows, BAD), (line_of_history, USED), (command, style)]
+    command = cut(short(member.person.command), max(0, room - len(line_of_history)))
+    return [(text, style), (f"{grows:>9} ", BAD if growth else style), (failed, BAD), (line_of_history, USED), (command, style)]
+
+
+def short(command: str) -> str:
+    """The script before all else: "python -u project/train.py --lr 1" is "train.py --lr 1"."""
+    words = command.split(" ")
+    if words[0].startswith("python"):
+        begin = next((place for place, word in enumerate(words) if place and not word.startswith("-")), 0)
+        words = words[begin:]
+    return " ".join([words[0].rpartition("/")[2] or words[0], *words[1:]])
 
 
 def other_line(other: Other, width: int) -> Line:
-    text = f"{other.person.pid:>8} {'':>4} {size(other.held):>10} {'':>10} {'':>10} {'':>7} "
-    return [(cut(f"{text}{other.person.user}, without cenote: {other.person.command}", width), DIM)]
+    text = f"{other.person.pid:>7} {'':>4} {size(other.held):>9} {'':>9} {'':>9} {'':>6} {'':>9} "
+    return [(cut(f"{text}{other.person.user}, without cenote: {short(other.person.command)}", width), DIM)]
 
 
 def row_lines(title: str, rows: Iterable[Row], width: int, whole: int) -> Iterator[Line]:
@@ -185,18 +194,19 @@ def listing(moment: Moment, histories: Histories, state: State, width: int) -> I
         yield from (other_line(other, width) for other in card.others)
 
 
-def title(moment: Moment) -> Line:
+def title(moment: Moment, has_keys: bool) -> Line:
     beside = sum(len(card.others) for card in moment.cards)
     counted = f"{many(len(moment.cards), 'GPU')}, {many(len(members(moment)), 'process')}" + (f", {beside} without cenote" if beside else "")
     clock = time.strftime("%H:%M:%S", time.localtime(moment.at))
-    return [("cenote top ", BOLD), (f"{clock}  {counted}", PLAIN), ("   q ends, h: keys", DIM)]
+    unknown = ", contexts not counted" if any(card.used is None for card in moment.cards) else ""
+    return [("cenote top ", BOLD), (f"{clock}  {counted}{unknown}", PLAIN), ("   h: keys" if has_keys else "", DIM)]
 
 
 def lines(moment: Moment, histories: Histories, state: State, width: int) -> list[Line]:
     every = members(moment)
-    found = [title(moment)]
+    found = [title(moment, state.chosen >= 0)]
     if state.said:
-        found.append([(state.said, BOLD)])
+        found += [[(state.said[at:at + width], BOLD)] for at in range(0, len(state.said), max(1, width))]
     if state.helps:
         found += key_lines()
     elif state.opened and every:

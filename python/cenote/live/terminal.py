@@ -50,7 +50,8 @@ class Asked:
             return f"{self.pool.place.pid}: {self.what}: {now.texts.get('said', '')}"
         if self.path:
             return f"written: cenote view {self.path}"
-        return f"{self.pool.place.pid}: trimmed, {screen.size(now.current('reserved'))} held now"
+        went = max(0, self.pool.current("reserved") - now.current("reserved"))
+        return f"{self.pool.place.pid}: trimmed, {screen.size(went)} went, {screen.size(now.current('reserved'))} held now"
 
 
 class Terminal:

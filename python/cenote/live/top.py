@@ -104,10 +104,14 @@ def scraped(watcher: Watcher, open_metrics: bool) -> str:
 
 
 def write_metrics(watcher: Watcher, path: str, every: float) -> int:
+    is_told = False
     while True:
         outputs.write(path, scraped(watcher, open_metrics=False).encode())
         if os.path.realpath(path).startswith(("/dev/", "/proc/")):
             return 0
+        if not is_told:
+            print(f"cenote top: {path} is written, and again every {every:g} s", file=sys.stderr, flush=True)
+            is_told = True
         time.sleep(every)
 
 

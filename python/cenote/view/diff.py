@@ -9,6 +9,7 @@ import argparse
 import gc
 import json
 import re
+import sys
 from typing import NamedTuple, Optional, Sequence
 
 from cenote import places
@@ -57,6 +58,8 @@ class Row(NamedTuple):
 def limit(text: str) -> Limit:
     part = PART.fullmatch(text)
     try:
+        if text.isdecimal() and text != "0":
+            raise ValueError(text)  # of what?
         return Limit(float(part[1]) / 100, 0) if part else Limit(0, quantity.read_size(text))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is neither a part, such as 2%, nor a size, such as 64MiB") from None
@@ -165,4 +168,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def judge(most: Optional[Limit], before: int, after: int) -> int:
-    return int(most is not None and after - before > most.allowed(before))
+    if most is None or after - before <= most.allowed(before):
+        return 0
+    words = f"{100 * most.part:g} %" if most.part else signed(most.bytes)
+    print(f"cenote diff: {signed(after - before)} ({part_of(after - before, before)}) is above --fail-above, {words}", file=sys.stderr)
+    return 1

@@ -114,6 +114,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     bar = Bar(says_lines=True)
     try:
+        if any(os.path.exists(options.perfetto) and os.path.samefile(path, options.perfetto) for path in options.files if os.path.exists(path)):
+            raise Mistake(f"{options.perfetto} is what is to be read: name another file to write")
         command_line.check_output(options.perfetto)
         data = json.dumps(made(options.files, options.kineto, bar), separators=(",", ":")).encode()
         outputs.write(options.perfetto, data)

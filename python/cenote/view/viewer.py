@@ -99,7 +99,8 @@ def moments_of(path: str, at: str, bar: Optional[Bar] = None) -> list[Moment]:
             histories = _read(title, found, bar, False)
     for history in histories:
         history.title = title  # a page has that of what it shows
-    return [moments.of_history(history, at) for history in histories]
+    told = {history.device for history in histories if not history.is_moment()}  # a page of a shortage has the time line and a snapshot
+    return [moments.of_history(history, at) for history in histories if not (history.is_moment() and history.device in told)]
 
 
 def output_of(options: argparse.Namespace) -> str:
