@@ -121,7 +121,7 @@ def test_every_simulated_library_that_is_built_is_in_the_wheel(wheel, simulation
 
 def test_the_wheel_is_for_any_python_on_this_platform(wheel):
     assert "-py3-none-linux_" in wheel.name
-    assert sum(info.file_size for info in members(wheel).values()) < 5_000_000
+    assert sum(info.file_size for info in members(wheel).values()) < 5_500_000
 
 
 def test_nothing_in_the_wheel_names_the_folder_it_was_built_in(wheel):
