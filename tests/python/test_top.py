@@ -59,7 +59,7 @@ class Program:
     """A program on the simulated GPU that does what a test says."""
 
     def __init__(self, clean, folder, code=PROGRAM, *arguments, **variables):
-        script = pathlib.Path(folder, f"program{os.urandom(4).hex()}.py")
+        script = pathlib.Path(folder, f"program{os.urandom(4).hex()}ü.py")
         script.write_text(code)
         command = [*CENOTE, "run", "--sim", "4GiB", "--quiet", script, *arguments]
         self.child = subprocess.Popen(command, env={**clean, **variables}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

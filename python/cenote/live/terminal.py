@@ -57,7 +57,8 @@ class Asked:
 class Terminal:
     def __init__(self, window: "curses.window", watcher: Watcher, every: float) -> None:
         self.window, self.watcher, self.every = window, watcher, every
-        self.state = State(sparks=screen.SPARKS if locale.nl_langinfo(locale.CODESET) == "UTF-8" else screen.PLAIN_SPARKS)
+        self.encoding = "utf-8" if locale.nl_langinfo(locale.CODESET) == "UTF-8" else "ascii"
+        self.state = State(sparks=screen.SPARKS if self.encoding == "utf-8" else screen.PLAIN_SPARKS)
         self.histories: screen.Histories = {}
         self.asked: Optional[Asked] = None
         self.colours = dict(ATTRIBUTES)
@@ -92,7 +93,7 @@ class Terminal:
         for row, line in enumerate(screen.lines(self.moment, self.histories, self.state, width)[:height]):
             column = 0
             for text, style in line:
-                shown = text[:max(0, width - 1 - column)]
+                shown = text[:max(0, width - 1 - column)].encode(self.encoding, "replace").decode(self.encoding)
                 if shown:
                     with suppress(curses.error):  # the window has become smaller meanwhile
                         self.window.addstr(row, column, shown, self.colours.get(style, 0))
