@@ -7,8 +7,8 @@
  *     no board ---first slot---> a board ---the program closes its number---> no board: the next slot begins another one
  *
  * The child of a fork has the same memory. It must write nothing there, and a reader sees from the head that the board is its parent's.
- * The pages are taken from the system at once (fallocate): a store that found none later would be SIGBUS. For the same reason nobody can make the
- * file shorter, as a shell does that writes to /proc/PID/fd/N.
+ * This file takes the pages from the system at once (fallocate), because a store that finds none later is SIGBUS. For the same reason it seals the
+ * length: a shell that writes to /proc/PID/fd/N would make the file shorter.
  *
  * LOCKING: the caller's global lock.
  */

@@ -25,8 +25,8 @@ void error_abort_on_misuse(void);
 char *error_sheet(int code, int cuda_result, size_t *size);
 
 /*
- * Around what a thread does for somebody else, inside a call of its program: a failure there is neither that call's nor a mistake of the program.
- * Between the two, cenote_message() has the words of the one thing; afterwards those of the program's last failing call again.
+ * A thread calls these around what it does for another process inside a call of its program: a failure there is neither that call's nor a mistake
+ * of the program. In between, cenote_message() has the words of that failure; afterwards it has those of the program's last failing call again.
  */
 #define ERROR_WORDS 512
 struct error_aside {
