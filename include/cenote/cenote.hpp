@@ -285,10 +285,10 @@ public:
 
     int device() const noexcept { return cenote_pool_device(pool_); }
     int provider() const noexcept { return cenote_pool_provider(pool_); }
-    cenote_budget budget() const
+    cenote_available available() const
     {
-        cenote_budget found;
-        check(cenote_pool_budget(pool_, &found));
+        cenote_available found;
+        check(cenote_pool_available(pool_, &found));
         return found;
     }
     void set_limit(std::uint64_t bytes) const { check(cenote_pool_set_limit(pool_, bytes)); }

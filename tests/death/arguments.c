@@ -34,7 +34,7 @@ struct givens {
     cenote_block    found;
     cenote_options  options;
     cenote_stats    stats;
-    cenote_budget   budget;
+    cenote_available left;
     cenote_request  request;
     cenote_share    share;
     cenote_row      row;
@@ -72,8 +72,8 @@ INVALID(NO_POOL, cenote_pool_set_trim_above(NULL, 0))
 RIGHT(-1, cenote_pool_device(NULL))
 RIGHT(-1, cenote_pool_provider(NULL))
 INVALID(NO_POOL, cenote_pool_grant(NULL, 0))
-INVALID(NO_POOL, cenote_pool_budget(NULL, &g.budget))
-INVALID("the last argument is NULL", cenote_pool_budget(g.pool, NULL))
+INVALID(NO_POOL, cenote_pool_available(NULL, &g.left))
+INVALID("the last argument is NULL", cenote_pool_available(g.pool, NULL))
 INVALID(NO_POOL, cenote_pool_on_shortage(NULL, NULL, NULL))
 RIGHT(CENOTE_OK, cenote_pool_on_shortage(g.pool, NULL, NULL))
 INVALID(NO_POOL, cenote_pool_watch(NULL, NULL, NULL))
@@ -199,7 +199,7 @@ STRAY(IS_NO_STREAM, cenote_pool_reserve(g.pool, 512, BAD(NO_STREAM)))
 INVALID(NO_SIZE, (cenote_alloc_with)(g.pool, &g.request, &g.block, BAD(3)))
 INVALID("CENOTE_NO_WAIT or 0, not 0x8", cenote_alloc_with(g.pool, (&(cenote_request){.bytes = 512, .stream = g.stream, .flags = 8}), &g.block))
 INVALID("power of two", cenote_alloc_with(g.pool, (&(cenote_request){.bytes = 512, .stream = g.stream, .alignment = 3}), &g.block))
-INVALID(NO_SIZE, (cenote_pool_budget)(g.pool, &g.budget, BAD(3)))
+INVALID(NO_SIZE, (cenote_pool_available)(g.pool, &g.left, BAD(3)))
 INVALID(NO_SIZE, (cenote_pool_stats)(g.pool, &g.stats, BAD(3)))
 INVALID(NO_SIZE, (cenote_stats_text)(&g.stats, g.text, sizeof g.text, BAD(3)) ? -1 : CENOTE_INVALID)
 INVALID(NO_SIZE, (cenote_stats_json)(&g.stats, g.text, sizeof g.text, BAD(WORD)) ? -1 : CENOTE_INVALID)

@@ -30,7 +30,7 @@ static void call_pools(struct scenery *s, cenote_group *group)
 {
     cenote_pool *pool = s->scene.pool, *other;
     cenote_stats stats;
-    cenote_budget budget;
+    cenote_available left;
     size_t count;
     uint64_t bytes;
     cenote_loan *loan = NULL;
@@ -41,7 +41,7 @@ static void call_pools(struct scenery *s, cenote_group *group)
     ASK(cenote_pool_set_limit(pool, 0));
     ASK(cenote_pool_set_trim_above(pool, 0.5));
     ASK(cenote_pool_grant(pool, 0));
-    ASK(cenote_pool_budget(pool, &budget));
+    ASK(cenote_pool_available(pool, &left));
     ASK(cenote_pool_on_shortage(pool, NULL, NULL));
     ASK(cenote_pool_watch(pool, NULL, NULL));
     ASK(cenote_pool_stats(pool, &stats));
@@ -144,9 +144,9 @@ static const struct {
     {"cenote_pool_steps", "size_t room", "the same"},
     {"cenote_pool_pieces", "size_t room", "the same"},
     {"cenote_pool_mark", "size_t room", "the same"},
-    {"cenote_pool_explain", "size_t size", "the same"},
-    {"cenote_site_text", "size_t size", "the same"},
-    {"cenote_pool_growth", "size_t size", "the same"},
+    {"cenote_pool_explain", "size_t room", "the same"},
+    {"cenote_site_text", "size_t room", "the same"},
+    {"cenote_pool_growth", "size_t room", "the same"},
     {"cenote_pool_explain", "uint64_t bytes", "0 to more than the device has"},
     {"cenote_tag_share", "int on", "0, or not"},
 };
