@@ -466,21 +466,18 @@ CENOTE_API int cenote_group_alloc(cenote_group *group, size_t bytes, size_t alig
 CENOTE_API int cenote_alloc_at(cenote_pool *pool, cenote_group *group, void *address, size_t bytes, cenote_stream stream);
 
 /*
- * A stream capture begins: until cenote_capture_end, what is allocated on `stream` from this pool comes from `group`, which must be
- * private. Say so before cuStreamBeginCapture, and end it after cuStreamEndCapture. The legacy default stream is CENOTE_INVALID: CUDA
- * does not capture it. Blocks freed meanwhile are reused inside the capture only in the order of their stream. For other streams that
- * join the capture use cenote_group_alloc.
+ * A stream capture begins: until cenote_capture_end, what is allocated on `stream` from this pool comes from `group`, which must be private; `pool`
+ * may be NULL. Without a group the capture takes no memory of the pool, because all that its graph uses is there already: cenote_alloc on `stream`
+ * is CENOTE_CAPTURE. Say so before cuStreamBeginCapture, and end it after cuStreamEndCapture. The legacy default stream is CENOTE_INVALID: CUDA does
+ * not capture it. Blocks freed meanwhile are reused inside the capture only in the order of their stream. For other streams that join the capture
+ * use cenote_group_alloc.
  * While any capture is open on the device, in whichever context, nothing is unmapped or given back and the device is not waited for, but for
  * a pool that ends in a context that its caller keeps. It is told for one device: if streams
  * of other devices will join the capture, begin and end it for one of them on each, with a group of a pool of that device; or a pool
  * there may end the capture. On drivers before CUDA 12.5 this call may wait until another thread's wait for the device is over.
  */
-CENOTE_API int cenote_capture_begin(cenote_group *group, cenote_stream stream);
-CENOTE_API int cenote_capture_end(cenote_group *group, cenote_stream stream);
-
-/* The same for a capture that takes no memory of the pool: all that its graph uses is there already. cenote_alloc on `stream` is CENOTE_CAPTURE. */
-CENOTE_API int cenote_pool_capture_begin(cenote_pool *pool, cenote_stream stream);
-CENOTE_API int cenote_pool_capture_end(cenote_pool *pool, cenote_stream stream);
+CENOTE_API int cenote_capture_begin(cenote_pool *pool, cenote_group *group, cenote_stream stream);
+CENOTE_API int cenote_capture_end(cenote_pool *pool, cenote_group *group, cenote_stream stream);
 
 #ifdef __cplusplus
 }

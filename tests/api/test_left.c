@@ -107,11 +107,11 @@ CASE(asked_during_a_capture)
     void *block;
     scene_open(&scene, 64 * MIB);
     DONE(cenote_alloc(scene.pool, 8 * MIB, scene.stream[B], &block));
-    DONE(cenote_pool_capture_begin(scene.pool, scene.stream[A]));
+    DONE(cenote_capture_begin(scene.pool, NULL, scene.stream[A]));
     DONE(cuStreamBeginCapture(scene.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
     EXPECT_BUDGET(scene.pool, 8, 0, 56, 56);
     DONE(cuStreamEndCapture(scene.stream[A], &graph));
-    DONE(cenote_pool_capture_end(scene.pool, scene.stream[A]));
+    DONE(cenote_capture_end(scene.pool, NULL, scene.stream[A]));
     DONE(cuGraphDestroy(graph));
     DONE(cenote_free(block));
     scene_close(&scene);

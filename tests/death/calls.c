@@ -102,10 +102,10 @@ static void call_blocks(struct scenery *s, cenote_group *group)
     ASK(cenote_group_create(pool, "next", 0, NULL, &next));
     ASK(cenote_group_set_flags(group, 0));
     ASK(cenote_group_alloc(group, 512, 512, stream, &block));
-    ASK(cenote_capture_begin(group, stream));
-    ASK(cenote_capture_end(group, stream));
-    ASK(cenote_pool_capture_begin(pool, stream));
-    ASK(cenote_pool_capture_end(pool, stream));
+    ASK(cenote_capture_begin(NULL, group, stream));
+    ASK(cenote_capture_end(NULL, group, stream));
+    ASK(cenote_capture_begin(pool, NULL, stream));
+    ASK(cenote_capture_end(pool, NULL, stream));
     ASK(cenote_group_trim(group, 0));
     ASK(cenote_group_reset(group));
     ASK(cenote_group_destroy(group));

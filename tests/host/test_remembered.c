@@ -437,7 +437,7 @@ static void own_capture(void)
 {
     DONE(cenote_group_create(pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &graph));
     far_enter();
-    DONE(cenote_capture_begin(graph, stream));
+    DONE(cenote_capture_begin(NULL, graph, stream));
     far_leave();
 }
 
@@ -463,7 +463,7 @@ static void forget_own_pinned_memory(void)
 
 static void forget_capture(void)
 {
-    DONE(cenote_capture_end(graph, stream)); /* by the handle: the stream has ended with its context */
+    DONE(cenote_capture_end(NULL, graph, stream)); /* by the handle: the stream has ended with its context */
     DONE(cenote_group_destroy(graph));
 }
 
