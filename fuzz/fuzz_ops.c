@@ -394,7 +394,7 @@ static void begin_capture(struct world *w, int pool, int graph)
             b->readable = false; /* its graph goes */
     }
     world_enter(w, p->device);
-    int error = cenote_capture_begin(p->group[GROUP_GRAPHS], stream);
+    int error = cenote_capture_begin(p->pool, p->group[GROUP_GRAPHS], stream);
     JUDGE(world_excuses(w, error));
     if (error)
         return;
@@ -413,10 +413,10 @@ static void end_capture(struct world *w)
     CUgraph graph = NULL;
     world_enter(w, p->device);
     JUDGE(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
-    int error = cenote_capture_end(p->group[GROUP_GRAPHS], stream);
+    int error = cenote_capture_end(p->pool, p->group[GROUP_GRAPHS], stream);
     JUDGE(world_excuses(w, error));
     if (error)
-        JUDGE(cenote_capture_end(p->group[GROUP_GRAPHS], stream) == CENOTE_OK);
+        JUDGE(cenote_capture_end(p->pool, p->group[GROUP_GRAPHS], stream) == CENOTE_OK);
     w->capturing = -1;
     JUDGE(cuGraphInstantiate(&p->graph[w->graph], graph, 0) == CUDA_SUCCESS);
     JUDGE(cuGraphDestroy(graph) == CUDA_SUCCESS);
@@ -443,7 +443,7 @@ static void op_capture_nothing(struct world *w)
         return;
     CUstream stream = world_stream(w, pool, CAPTURE_STREAM);
     world_enter(w, p->device);
-    int error = cenote_pool_capture_begin(p->pool, stream);
+    int error = cenote_capture_begin(p->pool, NULL, stream);
     JUDGE(world_excuses(w, error));
     if (error)
         return;
@@ -451,10 +451,10 @@ static void op_capture_nothing(struct world *w)
     error = cenote_alloc(p->pool, 1 + input_byte(w->in), stream, &at);
     JUDGE(!at && error && (error == CENOTE_CAPTURE || world_excuses(w, error)));
     JUDGE(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
-    error = cenote_pool_capture_end(p->pool, stream);
+    error = cenote_capture_end(p->pool, NULL, stream);
     JUDGE(world_excuses(w, error));
     if (error)
-        JUDGE(cenote_pool_capture_end(p->pool, stream) == CENOTE_OK);
+        JUDGE(cenote_capture_end(p->pool, NULL, stream) == CENOTE_OK);
     JUDGE(cuGraphDestroy(graph) == CUDA_SUCCESS);
 }
 
@@ -502,7 +502,7 @@ static void op_misuse(struct world *w)
         break;
     }
     case 3:
-        error = cenote_capture_end(w->pool[b->pool].group[GROUP_PRIVATE], world_stream(w, b->pool, 1));
+        error = cenote_capture_end(w->pool[b->pool].pool, w->pool[b->pool].group[GROUP_PRIVATE], world_stream(w, b->pool, 1));
         JUDGE(error == CENOTE_CAPTURE || (error && world_excuses(w, error)));
         break;
     case 4:

@@ -17,10 +17,12 @@
  * header, and this header includes none of them.
  *
  * CONVENTIONS
- *   Names      The object comes first and the verb last: cenote_pool_trim. A call that names no object is about a block (cenote_alloc,
+ *   Names      The object comes first, then the verb, then what of the object it changes: cenote_pool_trim, cenote_group_set_flags. A call
+ *              that only answers is named by the answer: cenote_pool_device. A call that names no object is about a block (cenote_alloc,
  *              cenote_free, cenote_find) or about the calling thread or the process (cenote_message, cenote_version). Types, functions and
  *              macros begin with cenote_ or CENOTE_; the headers define no other macro, nor do the tables (*.def), which a program may
- *              expand itself: #define CENOTE_ERROR(code, name, text) ..., #include <cenote/errors.def>, #undef CENOTE_ERROR.
+ *              expand itself: #define CENOTE_ERROR(code, name, text) ..., #include <cenote/errors.def>, #undef CENOTE_ERROR. `size` is the size
+ *              of a struct, `room` how many bytes or elements there is room for.
  *   Results    A call that can fail returns CENOTE_OK (0) or an error of errors.def. Its results come through its last arguments and are set
  *              only on success. cenote_message() says in words what went wrong in the last failing call of this thread, and what to do
  *              about it. A text is written as snprintf writes it: the call returns the length of the whole text.
@@ -207,21 +209,21 @@ CENOTE_API int cenote_pool_provider(const cenote_pool *pool);
 CENOTE_API int cenote_pool_grant(cenote_pool *pool, int device);
 
 /* What a pool could still hand out. */
-typedef struct cenote_budget {
+typedef struct cenote_available {
     uint64_t held;       /* physical memory of the pool */
     uint64_t others;     /* that all others hold on the device: other pools, other allocators, contexts, other processes */
     uint64_t limit;      /* of the pool, 0: none */
     uint64_t free_now;   /* what the driver has left, within the limit, and free pages that any stream may take now */
     uint64_t free_later; /* the same once the device is done with all that was freed */
-} cenote_budget;
+} cenote_available;
 
 /*
  * For programs that decide by it what to begin: cheap enough for each step. It is one question to the driver, which no capture forbids, and a look at
  * the pages that may be free; nothing is waited for. It is no promise: others take memory meanwhile, a block needs addresses that hang together, and
  * what lies free beside blocks on their pages does not count.
  */
-CENOTE_API int cenote_pool_budget(cenote_pool *pool, cenote_budget *budget, size_t size);
-#define cenote_pool_budget(...) cenote_pool_budget(__VA_ARGS__, sizeof(cenote_budget))
+CENOTE_API int cenote_pool_available(cenote_pool *pool, cenote_available *available, size_t size);
+#define cenote_pool_available(...) cenote_pool_available(__VA_ARGS__, sizeof(cenote_available))
 
 /*
  * Called, with no lock held, when memory runs out and before the allocation fails: the program may free blocks of its own. Nonzero
@@ -482,21 +484,18 @@ CENOTE_API int cenote_group_alloc(cenote_group *group, size_t bytes, size_t alig
 CENOTE_API int cenote_alloc_at(cenote_pool *pool, cenote_group *group, void *address, size_t bytes, cenote_stream stream);
 
 /*
- * A stream capture begins: until cenote_capture_end, what is allocated on `stream` from this pool comes from `group`, which must be
- * private. Say so before cuStreamBeginCapture, and end it after cuStreamEndCapture. The legacy default stream is CENOTE_INVALID: CUDA
- * does not capture it. Blocks freed meanwhile are reused inside the capture only in the order of their stream. For other streams that
- * join the capture use cenote_group_alloc.
+ * A stream capture begins: until cenote_capture_end, what is allocated on `stream` from this pool comes from `group`, which must be private; `pool`
+ * may be NULL. Without a group the capture takes no memory of the pool, because all that its graph uses is there already: cenote_alloc on `stream`
+ * is CENOTE_CAPTURE. Say so before cuStreamBeginCapture, and end it after cuStreamEndCapture. The legacy default stream is CENOTE_INVALID: CUDA does
+ * not capture it. Blocks freed meanwhile are reused inside the capture only in the order of their stream. For other streams that join the capture
+ * use cenote_group_alloc.
  * While any capture is open on the device, in whichever context, nothing is unmapped or given back and the device is not waited for, but for
  * a pool that ends in a context that its caller keeps. It is told for one device: if streams
  * of other devices will join the capture, begin and end it for one of them on each, with a group of a pool of that device; or a pool
  * there may end the capture. On drivers before CUDA 12.5 this call may wait until another thread's wait for the device is over.
  */
-CENOTE_API int cenote_capture_begin(cenote_group *group, cenote_stream stream);
-CENOTE_API int cenote_capture_end(cenote_group *group, cenote_stream stream);
-
-/* The same for a capture that takes no memory of the pool: all that its graph uses is there already. cenote_alloc on `stream` is CENOTE_CAPTURE. */
-CENOTE_API int cenote_pool_capture_begin(cenote_pool *pool, cenote_stream stream);
-CENOTE_API int cenote_pool_capture_end(cenote_pool *pool, cenote_stream stream);
+CENOTE_API int cenote_capture_begin(cenote_pool *pool, cenote_group *group, cenote_stream stream);
+CENOTE_API int cenote_capture_end(cenote_pool *pool, cenote_group *group, cenote_stream stream);
 
 #ifdef __cplusplus
 }

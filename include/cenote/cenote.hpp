@@ -285,10 +285,10 @@ public:
 
     int device() const noexcept { return cenote_pool_device(pool_); }
     int provider() const noexcept { return cenote_pool_provider(pool_); }
-    cenote_budget budget() const
+    cenote_available available() const
     {
-        cenote_budget found;
-        check(cenote_pool_budget(pool_, &found));
+        cenote_available found;
+        check(cenote_pool_available(pool_, &found));
         return found;
     }
     void set_limit(std::uint64_t bytes) const { check(cenote_pool_set_limit(pool_, bytes)); }
@@ -442,10 +442,10 @@ public:
     /* Memory comes from `group`, which is private. */
     capture(const group &group, cenote_stream stream) : group_(group.get()), stream_(stream)
     {
-        check(cenote_capture_begin(group_, stream));
+        check(cenote_capture_begin(nullptr, group_, stream));
     }
     /* The capture takes no memory. */
-    capture(pool_ref pool, cenote_stream stream) : pool_(pool.get()), stream_(stream) { check(cenote_pool_capture_begin(pool_, stream)); }
+    capture(pool_ref pool, cenote_stream stream) : pool_(pool.get()), stream_(stream) { check(cenote_capture_begin(pool_, nullptr, stream)); }
     capture(capture &&other) noexcept
         : group_(std::exchange(other.group_, nullptr)), pool_(std::exchange(other.pool_, nullptr)), stream_(other.stream_)
     {
@@ -461,7 +461,7 @@ public:
     }
 
 private:
-    int ended() noexcept { return group_ ? cenote_capture_end(group_, stream_) : cenote_pool_capture_end(pool_, stream_); }
+    int ended() noexcept { return cenote_capture_end(pool_, group_, stream_); }
     cenote_group *group_ = nullptr;
     cenote_pool *pool_ = nullptr;
     cenote_stream stream_;

@@ -127,9 +127,9 @@ CASE(during_a_capture)
     open_with(&scene, "aliases:off");
     take_turns(&scene, 4);
     DONE(cenote_group_create(scene.pool, "captured", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_capture_begin(group, scene.stream[C]));
+    DONE(cenote_capture_begin(scene.pool, group, scene.stream[C]));
     EXPECT_EQ(cenote_alloc(scene.pool, 24 * PAGE, scene.stream[B], &block), CENOTE_OUT_OF_MEMORY);
-    DONE(cenote_capture_end(group, scene.stream[C]));
+    DONE(cenote_capture_end(scene.pool, group, scene.stream[C]));
     DONE(cenote_alloc(scene.pool, 24 * PAGE, scene.stream[B], &block));
     DONE(cenote_free(block));
     DONE(cenote_group_destroy(group));

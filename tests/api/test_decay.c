@@ -169,12 +169,12 @@ CASE(not_during_a_capture)
     take_and_give(&scene, 20 * MIB, scene.stream[B]);
     steps_for(&scene, EPOCH);
     DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_capture_begin(group, scene.stream[A]));
+    DONE(cenote_capture_begin(scene.pool, group, scene.stream[A]));
     DONE(cuStreamBeginCapture(scene.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
     steps_for(&scene, 2 * DECAY * MSEC);
     EXPECT_EQ(reserved(&scene), 20 * MIB);
     DONE(cuStreamEndCapture(scene.stream[A], &graph));
-    DONE(cenote_capture_end(group, scene.stream[A]));
+    DONE(cenote_capture_end(scene.pool, group, scene.stream[A]));
     DONE(cuGraphDestroy(graph));
     DONE(cenote_group_destroy(group));
     steps_for(&scene, EPOCH);

@@ -59,7 +59,7 @@ static void at_once(int (*first)(void), int (*second)(void), struct caller calle
 }
 
 static int destroy_group(void) { return cenote_group_destroy(group); }
-static int begin_capture(void) { return cenote_capture_begin(group, scene.stream[B]); }
+static int begin_capture(void) { return cenote_capture_begin(scene.pool, group, scene.stream[B]); }
 static int destroy_pool(void) { return cenote_pool_destroy(scene.pool); }
 
 /* What the two were told, whichever came first. */
@@ -97,7 +97,7 @@ static void end_beside_capture(int (*first)(void), int (*second)(void))
     EXPECT_EQ(begun, ended ? CENOTE_OK : CENOTE_INVALID);
     EXPECT_EQ(ended, begun ? CENOTE_OK : CENOTE_CAPTURE);
     if (!begun) {
-        DONE(cenote_capture_end(group, scene.stream[B]));
+        DONE(cenote_capture_end(scene.pool, group, scene.stream[B]));
         DONE(cenote_group_destroy(group));
     }
     scene_close(&scene);

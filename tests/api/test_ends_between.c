@@ -104,7 +104,7 @@ static int use(void) { return cenote_use(block, scene.stream[B]); }
 static int give(void) { return cenote_free(block); }
 static int retire(void) { return cenote_stream_retire(scene.pool, scene.stream[A]); }
 static int immortal(void) { return cenote_stream_set_immortal(scene.pool, scene.stream[A]); }
-static int capture(void) { return cenote_pool_capture_begin(scene.pool, scene.stream[A]); }
+static int capture(void) { return cenote_capture_begin(scene.pool, NULL, scene.stream[A]); }
 
 /* Another pool keeps the device open, and has the scene's place once that has ended. */
 static void open_two(cenote_pool **other)
@@ -480,8 +480,8 @@ static void *capture_until_it_ends(void *unused)
     int error = CENOTE_OK;
     DONE(cuCtxSetCurrent(scene.context));
     while (error != CENOTE_INVALID) {
-        if (!(error = cenote_pool_capture_begin(scene.pool, scene.stream[C])))
-            DONE(cenote_pool_capture_end(scene.pool, scene.stream[C]));
+        if (!(error = cenote_capture_begin(scene.pool, NULL, scene.stream[C])))
+            DONE(cenote_capture_end(scene.pool, NULL, scene.stream[C]));
         atomic_fetch_add(&captures, !error);
         if (!cenote_group_create(scene.pool, "group", 0, NULL, &group))
             DONE(cenote_group_destroy(group));

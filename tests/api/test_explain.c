@@ -300,14 +300,14 @@ CASE(memory_in_flight_while_a_graph_is_captured)
     block = take(scene.pool, 800 * MIB, scene.stream[A]);
     DONE(sim_launch_wait(scene.stream[A], 10 * MSEC));
     DONE(cenote_free(block));
-    DONE(cenote_capture_begin(group, scene.stream[C]));
+    DONE(cenote_capture_begin(scene.pool, group, scene.stream[C]));
     DONE(cuStreamBeginCapture(scene.stream[C], CU_STREAM_CAPTURE_MODE_GLOBAL));
     run_out(scene.pool, 500 * MIB, scene.stream[B]);
     EXPECT(says("800.00 MiB that was freed may still be in use on streams, and while a graph is being captured"));
     CUgraph graph;
     DONE(cuStreamEndCapture(scene.stream[C], &graph)); /* nothing we asked has broken it */
     DONE(cuGraphDestroy(graph));
-    DONE(cenote_capture_end(group, scene.stream[C]));
+    DONE(cenote_capture_end(scene.pool, group, scene.stream[C]));
     DONE(cenote_free(take(scene.pool, 500 * MIB, scene.stream[B]))); /* the capture was what stood in the way */
     DONE(cenote_group_destroy(group));
     scene_close(&scene);

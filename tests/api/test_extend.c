@@ -209,7 +209,7 @@ CASE(in_a_capture)
     scene_open(&scene, 64 * MIB);
     DONE(cenote_group_create(scene.pool, "graphs", CENOTE_GROUP_PRIVATE, NULL, &group));
     EXPECT(held_take(&other, scene.pool, 4 * MIB, scene.stream[A]));
-    DONE(cenote_capture_begin(group, scene.stream[A]));
+    DONE(cenote_capture_begin(scene.pool, group, scene.stream[A]));
     DONE(cuStreamBeginCapture(scene.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
     DONE(cenote_alloc(scene.pool, 2 * MIB, scene.stream[A], &at));
     EXPECT_EQ(cenote_extend(other.at, 6 * MIB), CENOTE_CAPTURE);
@@ -217,7 +217,7 @@ CASE(in_a_capture)
     mine = held_of(at, 8 * MIB, scene.stream[A]);
     held_expect(&mine, scene.stream[A]);
     DONE(cuStreamEndCapture(scene.stream[A], &graph));
-    DONE(cenote_capture_end(group, scene.stream[A]));
+    DONE(cenote_capture_end(scene.pool, group, scene.stream[A]));
     DONE(cuGraphInstantiate(&exec, graph, 0));
     DONE(cenote_free(at));
     DONE(extend(&other, 6 * MIB));

@@ -92,22 +92,22 @@ CASE(captures_pair_up)
     DONE(cenote_group_create(scene.pool, "second", CENOTE_GROUP_PRIVATE, NULL, &second));
     EXPECT_EQ(cenote_group_create(scene.pool, "x", 0x80, NULL, &(cenote_group *){NULL}), CENOTE_INVALID);
 
-    EXPECT_EQ(cenote_capture_begin(open, scene.stream[A]), CENOTE_INVALID); /* not private */
-    EXPECT_EQ(cenote_capture_end(fixed, scene.stream[A]), CENOTE_CAPTURE);  /* none open */
-    DONE(cenote_capture_begin(fixed, scene.stream[A]));
+    EXPECT_EQ(cenote_capture_begin(scene.pool, open, scene.stream[A]), CENOTE_INVALID); /* not private */
+    EXPECT_EQ(cenote_capture_end(scene.pool, fixed, scene.stream[A]), CENOTE_CAPTURE);  /* none open */
+    DONE(cenote_capture_begin(scene.pool, fixed, scene.stream[A]));
     EXPECT_EQ(scene_stats(scene.pool).captures, 1);
-    EXPECT_EQ(cenote_capture_begin(fixed, scene.stream[A]), CENOTE_CAPTURE);
-    EXPECT_EQ(cenote_capture_begin(second, scene.stream[A]), CENOTE_CAPTURE);
-    EXPECT_EQ(cenote_capture_end(second, scene.stream[A]), CENOTE_CAPTURE);
-    EXPECT_EQ(cenote_capture_end(fixed, scene.stream[B]), CENOTE_CAPTURE);
-    DONE(cenote_capture_begin(second, scene.stream[B]));
+    EXPECT_EQ(cenote_capture_begin(scene.pool, fixed, scene.stream[A]), CENOTE_CAPTURE);
+    EXPECT_EQ(cenote_capture_begin(scene.pool, second, scene.stream[A]), CENOTE_CAPTURE);
+    EXPECT_EQ(cenote_capture_end(scene.pool, second, scene.stream[A]), CENOTE_CAPTURE);
+    EXPECT_EQ(cenote_capture_end(scene.pool, fixed, scene.stream[B]), CENOTE_CAPTURE);
+    DONE(cenote_capture_begin(scene.pool, second, scene.stream[B]));
     EXPECT_EQ(scene_stats(scene.pool).captures, 2);
     EXPECT(cenote_group_destroy(fixed) != CENOTE_OK);
     EXPECT_EQ(cenote_pool_destroy(scene.pool), CENOTE_BUSY);
 
-    DONE(cenote_capture_end(fixed, scene.stream[A]));
-    EXPECT_EQ(cenote_capture_end(fixed, scene.stream[A]), CENOTE_CAPTURE);
-    DONE(cenote_capture_end(second, scene.stream[B]));
+    DONE(cenote_capture_end(scene.pool, fixed, scene.stream[A]));
+    EXPECT_EQ(cenote_capture_end(scene.pool, fixed, scene.stream[A]), CENOTE_CAPTURE);
+    DONE(cenote_capture_end(scene.pool, second, scene.stream[B]));
     EXPECT_EQ(scene_stats(scene.pool).captures, 0);
     DONE(cenote_group_destroy(open));
     DONE(cenote_group_destroy(fixed));
@@ -123,10 +123,10 @@ CASE(a_capture_takes_from_its_group)
     void *captured, *other, *after;
     scene_open(&scene, CARD);
     DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_capture_begin(group, scene.stream[A]));
+    DONE(cenote_capture_begin(scene.pool, group, scene.stream[A]));
     DONE(cenote_alloc(scene.pool, 3000, scene.stream[A], &captured));
     DONE(cenote_alloc(scene.pool, 3000, scene.stream[B], &other));
-    DONE(cenote_capture_end(group, scene.stream[A]));
+    DONE(cenote_capture_end(scene.pool, group, scene.stream[A]));
     DONE(cenote_alloc(scene.pool, 3000, scene.stream[A], &after));
     DONE(cenote_find(captured, &found));
     EXPECT_EQ(found.group, group);
@@ -377,10 +377,10 @@ CASE(a_context_that_is_lost_before_a_capture)
     REQUIRE(held_take(&held, scene.pool, 3 * MIB, scene.stream[A]));
     held_give(&held);
     fault_arm("cuEventQuery", 1, CUDA_ERROR_LAUNCH_FAILED, false);
-    EXPECT_EQ(cenote_capture_begin(group, scene.stream[A]), CENOTE_DEVICE_LOST);
+    EXPECT_EQ(cenote_capture_begin(scene.pool, group, scene.stream[A]), CENOTE_DEVICE_LOST);
     EXPECT_EQ(fault_fired(), 1);
     fault_disarm();
-    EXPECT_EQ(cenote_capture_end(group, scene.stream[A]), CENOTE_CAPTURE);
+    EXPECT_EQ(cenote_capture_end(scene.pool, group, scene.stream[A]), CENOTE_CAPTURE);
     DONE(cenote_group_destroy(group));
     cenote_pool_destroy(scene.pool);
     sim_reset(NULL);
@@ -395,12 +395,12 @@ CASE(captures_end_in_any_order_when_the_context_is_lost)
     scene_open(&scene, CARD);
     for (int i = 0; i < 2; i++) {
         DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group[i]));
-        DONE(cenote_capture_begin(group[i], scene.stream[i]));
+        DONE(cenote_capture_begin(scene.pool, group[i], scene.stream[i]));
     }
     fault_arm("cuStreamGetId", 1, CUDA_ERROR_ILLEGAL_ADDRESS, true);
-    EXPECT_EQ(cenote_capture_end(group[1], scene.stream[C]), CENOTE_CAPTURE);
+    EXPECT_EQ(cenote_capture_end(scene.pool, group[1], scene.stream[C]), CENOTE_CAPTURE);
     for (int i = 2; i-- > 0;)
-        DONE(cenote_capture_end(group[i], scene.stream[i]));
+        DONE(cenote_capture_end(scene.pool, group[i], scene.stream[i]));
     for (int i = 0; i < 2; i++)
         DONE(cenote_group_destroy(group[i]));
     EXPECT(fault_fired() >= 3);
@@ -509,12 +509,12 @@ CASE(a_capture_that_takes_no_memory)
     void *block = NULL;
     scene_open(&scene, CARD);
     DONE(cenote_group_create(scene.pool, "fixed", CENOTE_GROUP_PRIVATE, NULL, &fixed));
-    EXPECT_EQ(cenote_pool_capture_end(scene.pool, scene.stream[A]), CENOTE_CAPTURE); /* none open */
-    DONE(cenote_pool_capture_begin(scene.pool, scene.stream[A]));
+    EXPECT_EQ(cenote_capture_end(scene.pool, NULL, scene.stream[A]), CENOTE_CAPTURE); /* none open */
+    DONE(cenote_capture_begin(scene.pool, NULL, scene.stream[A]));
     EXPECT_EQ(scene_stats(scene.pool).captures, 1);
-    EXPECT_EQ(cenote_pool_capture_begin(scene.pool, scene.stream[A]), CENOTE_CAPTURE);
-    EXPECT_EQ(cenote_capture_begin(fixed, scene.stream[A]), CENOTE_CAPTURE);
-    EXPECT_EQ(cenote_capture_end(fixed, scene.stream[A]), CENOTE_CAPTURE); /* not of this group */
+    EXPECT_EQ(cenote_capture_begin(scene.pool, NULL, scene.stream[A]), CENOTE_CAPTURE);
+    EXPECT_EQ(cenote_capture_begin(scene.pool, fixed, scene.stream[A]), CENOTE_CAPTURE);
+    EXPECT_EQ(cenote_capture_end(scene.pool, fixed, scene.stream[A]), CENOTE_CAPTURE); /* not of this group */
     EXPECT_EQ(cenote_pool_destroy(scene.pool), CENOTE_BUSY);
 
     EXPECT_EQ(cenote_alloc(scene.pool, 3000, scene.stream[A], &block), CENOTE_CAPTURE);
@@ -525,7 +525,7 @@ CASE(a_capture_that_takes_no_memory)
     DONE(cenote_group_alloc(fixed, 3000, 512, scene.stream[A], &block)); /* the caller knows why */
     DONE(cenote_free(block));
 
-    DONE(cenote_pool_capture_end(scene.pool, scene.stream[A]));
+    DONE(cenote_capture_end(scene.pool, NULL, scene.stream[A]));
     EXPECT_EQ(scene_stats(scene.pool).captures, 0);
     DONE(cenote_alloc(scene.pool, 3000, scene.stream[A], &block));
     DONE(cenote_free(block));

@@ -84,13 +84,13 @@ CASE(retired_while_an_announced_capture_is_open)
     order(scene.stream[B], scene.stream[A]);
     held_linger(&used, scene.stream[A]);
     DONE(cenote_use(used.at, scene.stream[A]));
-    DONE(cenote_capture_begin(group, scene.stream[C]));
+    DONE(cenote_capture_begin(scene.pool, group, scene.stream[C]));
     DONE(cuStreamBeginCapture(scene.stream[C], CU_STREAM_CAPTURE_MODE_GLOBAL));
     leave_block(&scene, scene.stream[A], 20 * MIB);
     end_stream(&scene, A);
     DONE(cenote_free(used.at));
     DONE(cuStreamEndCapture(scene.stream[C], &graph));
-    DONE(cenote_capture_end(group, scene.stream[C]));
+    DONE(cenote_capture_end(scene.pool, group, scene.stream[C]));
     DONE(cuGraphDestroy(graph));
     DONE(cenote_group_destroy(group));
     DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
@@ -301,7 +301,7 @@ CASE(replay_on_another_stream_when_the_group_ends)
     void *at;
     open_strict(&scene, false);
     DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_capture_begin(group, scene.stream[A]));
+    DONE(cenote_capture_begin(scene.pool, group, scene.stream[A]));
     DONE(cuStreamBeginCapture(scene.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
     DONE(cenote_group_alloc(group, 40 * MIB, 512, scene.stream[A], &at));
     block = (struct held){at, 40 * MIB, 0x1234567, scene.stream[A]};
@@ -309,7 +309,7 @@ CASE(replay_on_another_stream_when_the_group_ends)
     held_launch(&block, sim_launch_fill, scene.stream[A]);
     held_expect(&block, scene.stream[A]);
     DONE(cuStreamEndCapture(scene.stream[A], &graph));
-    DONE(cenote_capture_end(group, scene.stream[A]));
+    DONE(cenote_capture_end(scene.pool, group, scene.stream[A]));
     DONE(cuGraphInstantiate(&exec, graph, 0));
     DONE(cuGraphLaunch(exec, scene.stream[B]));
     DONE(cenote_free(at));

@@ -518,12 +518,12 @@ CASE(an_open_capture)
     open_scene();
     leave_in_flight(scene.stream[B], PIECE);
     DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_capture_begin(group, scene.stream[C]));
+    DONE(cenote_capture_begin(scene.pool, group, scene.stream[C]));
     DONE(cuStreamBeginCapture(scene.stream[C], CU_STREAM_CAPTURE_MODE_GLOBAL));
     EXPECT_EQ(cenote_alloc(scene.pool, PIECE, scene.stream[A], &none), CENOTE_OUT_OF_MEMORY);
     expect_orders(0, 0);
     DONE(cuStreamEndCapture(scene.stream[C], &graph));
-    DONE(cenote_capture_end(group, scene.stream[C]));
+    DONE(cenote_capture_end(scene.pool, group, scene.stream[C]));
     DONE(cuGraphDestroy(graph));
     DONE(cenote_group_destroy(group));
     REQUIRE(held_take(&wanted, scene.pool, PIECE, scene.stream[A]));

@@ -305,7 +305,7 @@ static void expect_refusals(struct peers *p, cenote_group *group, void *free_pla
     }
     EXPECT_EQ(cenote_alloc_at(p->scene.pool, NULL, free_place, 3 * MIB, p->stream), CENOTE_INVALID);
     EXPECT(strstr(cenote_message(), "of device 1") != NULL);
-    EXPECT_EQ(cenote_capture_begin(group, p->stream), CENOTE_INVALID);
+    EXPECT_EQ(cenote_capture_begin(NULL, group, p->stream), CENOTE_INVALID);
     EXPECT(strstr(cenote_message(), "of device 1") != NULL);
 }
 
@@ -336,11 +336,11 @@ CASE(a_stream_of_another_device_gets_no_arena)
     expect_refusals(&p, group, (void *)(uintptr_t)(4 * MIB));
     expect_refusals(&p, group, leave_an_arena(&p));
 
-    DONE(cenote_capture_begin(group, p.scene.stream[A]));
+    DONE(cenote_capture_begin(p.scene.pool, group, p.scene.stream[A]));
     expect_refusals(&p, group, leave_an_arena(&p));
     DONE(cenote_alloc(p.scene.pool, 3 * MIB, p.scene.stream[A], &block)); /* its own streams may come as ever */
     DONE(cenote_free(block));
-    DONE(cenote_capture_end(group, p.scene.stream[A]));
+    DONE(cenote_capture_end(p.scene.pool, group, p.scene.stream[A]));
     expect_refusals(&p, group, leave_an_arena(&p)); /* nothing was remembered */
 
     DONE(cenote_stream_set_immortal(p.scene.pool, p.stream));
@@ -470,9 +470,9 @@ static CUgraph capture_over_both(struct peers *p, cenote_group *near, cenote_gro
     CUstream first = p->scene.stream[A];
     DONE(cenote_alloc(pool, 5 * MIB, p->stream, &block));
     DONE(cenote_free(block));
-    DONE(cenote_capture_begin(near, first));
+    DONE(cenote_capture_begin(NULL, near, first));
     if (far)
-        DONE(cenote_capture_begin(far, p->stream));
+        DONE(cenote_capture_begin(NULL, far, p->stream));
     DONE(cuStreamBeginCapture(first, CU_STREAM_CAPTURE_MODE_RELAXED));
     order(first, p->stream);
     if (far) {
@@ -485,9 +485,9 @@ static CUgraph capture_over_both(struct peers *p, cenote_group *near, cenote_gro
     DONE(cuCtxPopCurrent(NULL));
     cuStreamWaitEvent(first, p->back, 0);
     cuStreamEndCapture(first, &graph);
-    DONE(cenote_capture_end(near, first));
+    DONE(cenote_capture_end(NULL, near, first));
     if (far)
-        DONE(cenote_capture_end(far, p->stream));
+        DONE(cenote_capture_end(NULL, far, p->stream));
     return graph;
 }
 

@@ -67,12 +67,12 @@ CASE(another_process_reads_what_a_replay_wrote)
     cenote_group *group = group_with(&p.scene, CENOTE_GROUP_PRIVATE);
     struct held first, second;
     struct order o;
-    DONE(cenote_capture_begin(group, stream));
+    DONE(cenote_capture_begin(NULL, group, stream));
     DONE(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     REQUIRE(held_take(&first, p.scene.pool, 3 * MIB, stream));
     REQUIRE(held_take(&second, p.scene.pool, 5 * MIB, stream));
     DONE(cuStreamEndCapture(stream, &graph));
-    DONE(cenote_capture_end(group, stream));
+    DONE(cenote_capture_end(NULL, group, stream));
     uint64_t offset = hand_over(&second, &o);
     EXPECT(offset > 0); /* not the first of its segment: the base is what is handed over */
     DONE(other_order(&p.other, &o));

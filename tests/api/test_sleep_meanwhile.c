@@ -42,7 +42,7 @@ static void begin(void)
 static void end(void)
 {
     if (m.is_captured)
-        DONE(cenote_pool_capture_end(m.scene.pool, m.scene.stream[C]));
+        DONE(cenote_capture_end(m.scene.pool, NULL, m.scene.stream[C]));
     DONE(cenote_pool_set_limit(m.scene.pool, 0));
     DONE(cenote_pool_check(m.scene.pool));
     DONE(resume_of(m.scene.pool, NULL, NULL));
@@ -182,15 +182,15 @@ static void takes_the_address_again(void)
 
 static void announces(void)
 {
-    DONE(cenote_pool_capture_begin(m.scene.pool, m.scene.stream[C]));
+    DONE(cenote_capture_begin(m.scene.pool, NULL, m.scene.stream[C]));
     m.is_captured = true;
 }
 
 static void captures_for_a_moment(void)
 {
-    DONE(cenote_pool_capture_begin(m.scene.pool, m.scene.stream[C]));
+    DONE(cenote_capture_begin(m.scene.pool, NULL, m.scene.stream[C]));
     frees_some();
-    DONE(cenote_pool_capture_end(m.scene.pool, m.scene.stream[C]));
+    DONE(cenote_capture_end(m.scene.pool, NULL, m.scene.stream[C]));
 }
 
 static void ends_the_pool(void)

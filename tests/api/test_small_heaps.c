@@ -302,10 +302,10 @@ CASE(during_a_capture_pages_of_the_other_size_stay)
     struct scene scene;
     open_two_sizes(&scene, 0);
     uint64_t before = reserved(&scene);
-    DONE(cenote_pool_capture_begin(scene.pool, (cenote_stream)scene.stream[B]));
+    DONE(cenote_capture_begin(scene.pool, NULL, (cenote_stream)scene.stream[B]));
     take_smalls(&scene, small);
     EXPECT(reserved(&scene) >= before + SMALLS * HALF);
-    DONE(cenote_pool_capture_end(scene.pool, (cenote_stream)scene.stream[B]));
+    DONE(cenote_capture_end(scene.pool, NULL, (cenote_stream)scene.stream[B]));
     give_smalls(small);
     close_two_sizes(&scene);
 }

@@ -118,14 +118,14 @@ CASE(every_layer_has_something)
     held_give(&held[5]);
     DONE(cenote_pin(held[2].at, held[2].bytes));
     DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &graph));
-    DONE(cenote_capture_begin(graph, scene.stream[A]));
+    DONE(cenote_capture_begin(scene.pool, graph, scene.stream[A]));
     DONE(cuStreamBeginCapture(scene.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
     DONE(cenote_alloc(scene.pool, 3 * MIB, scene.stream[A], &block));
     snap(scene.pool);
     expect_words("\"captures\":[{\"group\":2,");
     expect_words(",\"pins\":2,"); /* of slots */
     DONE(cuStreamEndCapture(scene.stream[A], &captured));
-    DONE(cenote_capture_end(graph, scene.stream[A]));
+    DONE(cenote_capture_end(scene.pool, graph, scene.stream[A]));
     DONE(cenote_unpin(held[2].at, held[2].bytes));
     DONE(cenote_free(block));
     DONE(cenote_group_alloc(odd, 900, 512, scene.stream[B], &block));
@@ -180,13 +180,13 @@ CASE(more_than_fits_at_first)
         REQUIRE(!cenote_free(small[i]));
     for (int i = 0; i < 2; i++) {
         DONE(cenote_group_create(scene.pool, i ? "second" : "first \x7f", CENOTE_GROUP_PRIVATE, NULL, &groups[i]));
-        DONE(cenote_capture_begin(groups[i], scene.stream[i]));
+        DONE(cenote_capture_begin(scene.pool, groups[i], scene.stream[i]));
     }
     snap(scene.pool);
     expect_words("first \\u007f");
     EXPECT(strstr(last_words(), "},{\"group\":2,") != NULL);
     for (int i = 0; i < 2; i++) {
-        DONE(cenote_capture_end(groups[i], scene.stream[i]));
+        DONE(cenote_capture_end(scene.pool, groups[i], scene.stream[i]));
         DONE(cenote_group_destroy(groups[i]));
     }
     DONE(cuCtxSynchronize());

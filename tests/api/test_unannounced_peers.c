@@ -110,12 +110,12 @@ CASE(name_while_a_capture_is_open_there)
     DONE(cenote_pool_create(1, &options, &there));
     DONE(cuCtxPushCurrent(p.other));
     DONE(cenote_group_create(there, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_capture_begin(group, p.stream));
+    DONE(cenote_capture_begin(NULL, group, p.stream));
     DONE(cuCtxPopCurrent(NULL));
     name();
     look();
     EXPECT_EQ(pending(), 1);
-    DONE(cenote_capture_end(group, p.stream));
+    DONE(cenote_capture_end(NULL, group, p.stream));
     look();
     EXPECT_EQ(pending(), 1); /* no call has named it since */
     DONE(cenote_free(small));
@@ -270,7 +270,7 @@ static void stay_inside(cenote_pool *pool, const cenote_notice *notice, void *ar
 }
 
 static int trim_there(void) { return cenote_pool_trim(beside[0], 0, 0); }
-static int announce_there(void) { return cenote_pool_capture_begin(beside[1], p.stream); }
+static int announce_there(void) { return cenote_capture_begin(beside[1], NULL, p.stream); }
 static int retire_from_here(void) { return cenote_stream_retire(p.scene.pool, p.stream); }
 
 /* A capture is being announced on the other device, and waits for a thread that is inside. A stream that ends there waits, too, not refused. */
@@ -304,7 +304,7 @@ CASE(end_while_a_capture_is_being_announced_there)
     DONE(cenote_free(used.at));
     look();
     EXPECT_EQ(pending(), 1); /* while the capture is open the driver is not asked */
-    DONE(cenote_pool_capture_end(beside[1], p.stream));
+    DONE(cenote_capture_end(beside[1], NULL, p.stream));
     for (int i = 0; i < 2; i++)
         DONE(cenote_pool_destroy(beside[i]));
     close_end();
@@ -322,13 +322,13 @@ CASE(end_while_a_capture_is_open_there)
     DONE(cuCtxPushCurrent(p.other));
     DONE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     DONE(cenote_group_create(there, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_capture_begin(group, stream));
+    DONE(cenote_capture_begin(NULL, group, stream));
     DONE(cuStreamSynchronize(p.stream));
     DONE(cuCtxPopCurrent(NULL));
     look();
     EXPECT_EQ(pending(), 1);
     DONE(cuCtxPushCurrent(p.other));
-    DONE(cenote_capture_end(group, stream));
+    DONE(cenote_capture_end(NULL, group, stream));
     DONE(cenote_group_destroy(group));
     DONE(cuStreamDestroy(stream));
     DONE(cuCtxPopCurrent(NULL));

@@ -212,8 +212,8 @@ CASE(pins_hold_pages_of_both_sizes)
 static void name(struct scene *scene, int stream)
 {
     for (int i = 0; i < 2; i++) {
-        DONE(cenote_pool_capture_begin(scene->pool, scene->stream[stream]));
-        DONE(cenote_pool_capture_end(scene->pool, scene->stream[stream]));
+        DONE(cenote_capture_begin(scene->pool, NULL, scene->stream[stream]));
+        DONE(cenote_capture_end(scene->pool, NULL, scene->stream[stream]));
         DONE(cuCtxSynchronize());
     }
 }
@@ -329,9 +329,9 @@ static void capture_draws(uint32_t split_pages)
     open_with(&scene, "limit:32MiB");
     leave_free(&scene, split_pages, 4 * LARGE);
     DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_capture_begin(group, scene.stream[A]));
+    DONE(cenote_capture_begin(scene.pool, group, scene.stream[A]));
     DONE(cenote_alloc(scene.pool, 3 * LARGE, scene.stream[A], &at));
-    DONE(cenote_capture_end(group, scene.stream[A]));
+    DONE(cenote_capture_end(scene.pool, group, scene.stream[A]));
     DONE(cenote_free(at));
     DONE(cenote_group_destroy(group));
     units_end(&scene);
@@ -352,12 +352,12 @@ CASE(a_capture_begins_with_a_large_page_where_small_ones_lack)
     give(&scene, &small);
     units_grade_pages = SPLIT;
     DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_capture_begin(group, scene.stream[A]));
+    DONE(cenote_capture_begin(scene.pool, group, scene.stream[A]));
     DONE(cenote_alloc(scene.pool, 3 * MIB, scene.stream[A], &first));
     DONE(cenote_alloc(scene.pool, LARGE + SMALL, scene.stream[A], &second));
     EXPECT_EQ((uintptr_t)second % LARGE, 0);
     EXPECT_EQ(reserved(&scene), 3 * LARGE + 2 * SMALL);
-    DONE(cenote_capture_end(group, scene.stream[A]));
+    DONE(cenote_capture_end(scene.pool, group, scene.stream[A]));
     DONE(cenote_free(first));
     DONE(cenote_free(second));
     DONE(cenote_group_destroy(group));

@@ -376,7 +376,7 @@ CASE(calls_of_a_runtime)
     cenote::pool pool(0, card::options());
     cenote::group group(pool, "sequence");
     pool.reserve(8 * MIB, card.a);
-    EXPECT(pool.budget().held >= 8 * MIB);
+    EXPECT(pool.available().held >= 8 * MIB);
     cenote::block block, of_group = group.alloc(MIB, card.a);
     cenote_request request = {};
     request.bytes = std::size_t{1} << 46;

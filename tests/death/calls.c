@@ -35,7 +35,7 @@ static void call_pools(struct scenery *s, cenote_group *group)
 {
     cenote_pool *pool = s->scene.pool, *other;
     cenote_stats stats;
-    cenote_budget budget;
+    cenote_available left;
     size_t count;
     uint64_t bytes;
     cenote_loan *loan = NULL;
@@ -46,7 +46,7 @@ static void call_pools(struct scenery *s, cenote_group *group)
     ASK(cenote_pool_set_limit(pool, 0));
     ASK(cenote_pool_set_trim_above(pool, 0.5));
     ASK(cenote_pool_grant(pool, 0));
-    ASK(cenote_pool_budget(pool, &budget));
+    ASK(cenote_pool_available(pool, &left));
     ASK(cenote_pool_on_shortage(pool, NULL, NULL));
     ASK(cenote_pool_watch(pool, 0, hear, NULL));
     ASK(cenote_pool_stats(pool, &stats));
@@ -107,10 +107,10 @@ static void call_blocks(struct scenery *s, cenote_group *group)
     ASK(cenote_group_create(pool, "next", 0, NULL, &next));
     ASK(cenote_group_set_flags(group, 0));
     ASK(cenote_group_alloc(group, 512, 512, stream, &block));
-    ASK(cenote_capture_begin(group, stream));
-    ASK(cenote_capture_end(group, stream));
-    ASK(cenote_pool_capture_begin(pool, stream));
-    ASK(cenote_pool_capture_end(pool, stream));
+    ASK(cenote_capture_begin(NULL, group, stream));
+    ASK(cenote_capture_end(NULL, group, stream));
+    ASK(cenote_capture_begin(pool, NULL, stream));
+    ASK(cenote_capture_end(pool, NULL, stream));
     ASK(cenote_group_trim(group, 0));
     ASK(cenote_group_reset(group));
     ASK(cenote_group_destroy(group));
@@ -149,9 +149,9 @@ static const struct {
     {"cenote_pool_steps", "size_t room", "the same"},
     {"cenote_pool_pieces", "size_t room", "the same"},
     {"cenote_pool_mark", "size_t room", "the same"},
-    {"cenote_pool_explain", "size_t size", "the same"},
-    {"cenote_site_text", "size_t size", "the same"},
-    {"cenote_pool_growth", "size_t size", "the same"},
+    {"cenote_pool_explain", "size_t room", "the same"},
+    {"cenote_site_text", "size_t room", "the same"},
+    {"cenote_pool_growth", "size_t room", "the same"},
     {"cenote_pool_explain", "uint64_t bytes", "0 to more than the device has"},
     {"cenote_tag_share", "int on", "0, or not"},
 };

@@ -376,13 +376,13 @@ ENDS_WITH(blocks_end_before_a_pool_that_another_device_keeps, 0)
     DONE(cenote_pool_create(1, &options, &other));
     DONE(cenote_pool_grant(scene.pool, 1));
     held_give(&live[0]);
-    DONE(cenote_pool_capture_begin(other, stream));
+    DONE(cenote_capture_begin(other, NULL, stream));
     reset();
     DONE(cuCtxSetCurrent(context));
     EXPECT_EQ(cenote_pool_destroy(scene.pool), CENOTE_BUSY);
     EXPECT_EQ(scene_stats(scene.pool).blocks.current, 0);
     EXPECT_EQ(cenote_free(live[1].at), CENOTE_DOUBLE_FREE);
-    DONE(cenote_pool_capture_end(other, stream));
+    DONE(cenote_capture_end(other, NULL, stream));
     DONE(cenote_pool_destroy(scene.pool));
     DONE(cenote_pool_destroy(other));
     EXPECT_TEXT_EQ(sim_last_violation(), "");
