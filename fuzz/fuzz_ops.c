@@ -80,11 +80,10 @@ static int ask(struct world *w, struct block *taken, size_t *alignment, void **a
     *alignment = 512;
     if (kind & 16)
         *alignment = (size_t)1 << (input_byte(w->in) & 31);
+    cenote_request request = {.bytes = taken->bytes, .alignment = *alignment, .stream = stream};
     if (taken->group < GROUPS)
-        return cenote_group_alloc(p->group[taken->group], taken->bytes, *alignment, stream, at);
-    if (kind & 16)
-        return cenote_alloc_aligned(p->pool, taken->bytes, *alignment, stream, at);
-    return cenote_alloc(p->pool, taken->bytes, stream, at);
+        request.group = p->group[taken->group];
+    return request.group || kind & 16 ? cenote_alloc_with(p->pool, &request, at) : cenote_alloc(p->pool, taken->bytes, stream, at);
 }
 
 static void op_take(struct world *w)
@@ -132,7 +131,11 @@ static void op_put(struct world *w)
     struct block put = {.at = b->at ? b->at : b->was, .bytes = b->bytes, .pool = b->pool, .stream = b->stream, .group = b->group};
     put.whole = is_whole(p, put.group);
     world_enter(w, p->device);
-    int error = cenote_alloc_at(p->pool, put.group < GROUPS ? p->group[put.group] : NULL, put.at, put.bytes, world_stream(w, put.pool, put.stream));
+    cenote_request request = {.at = put.at, .bytes = put.bytes, .stream = world_stream(w, put.pool, put.stream)};
+    if (put.group < GROUPS)
+        request.group = p->group[put.group];
+    void *block;
+    int error = cenote_alloc_with(p->pool, &request, &block);
     world_say(w, "  pool %d, stream %d, %zu bytes at %p: %s", put.pool, put.stream, put.bytes, (void *)put.at, cenote_error_name(error));
     JUDGE(world_excuses(w, error) || error == CENOTE_INVALID || ((error == CENOTE_OUT_OF_MEMORY || error == CENOTE_BUSY) && !b->at));
     if (error)

@@ -281,9 +281,6 @@ CENOTE_API int cenote_pool_watch(cenote_pool *pool, uint32_t changes, cenote_wat
  */
 CENOTE_API int cenote_alloc(cenote_pool *pool, size_t bytes, cenote_stream stream, void **block);
 
-/* The same, aligned to a power of two of up to the page size. */
-CENOTE_API int cenote_alloc_aligned(cenote_pool *pool, size_t bytes, size_t alignment, cenote_stream stream, void **block);
-
 /*
  * The calling thread does not wait: not for the device, not for a thread that changes mappings, and no shortage function and no source is called.
  * What is there or can be had from the driver is given; else the call is CENOTE_OUT_OF_MEMORY, without the explanation, or CENOTE_BUSY while
@@ -291,17 +288,28 @@ CENOTE_API int cenote_alloc_aligned(cenote_pool *pool, size_t bytes, size_t alig
  */
 #define CENOTE_NO_WAIT 1u
 
-/* What cenote_alloc_with asks for. Begin with zeros: they are cenote_alloc. */
+/*
+ * What a block is asked for. Begin with zeros: they are cenote_alloc.
+ *
+ *     cenote_request request = {.bytes = 1 << 20, .alignment = 1 << 16, .stream = stream};
+ *
+ * With `at` the block begins at exactly this address, where an earlier one of the same stream and group (NULL: none) and of this size lay and
+ * everything is free now: to restore what was recorded. CENOTE_INVALID where it is not, or where live blocks of up to 8 KiB and another size are its
+ * neighbours. CENOTE_BUSY where it is free, but the device is still at work on what lay there: ask again after cenote_pool_trim with
+ * CENOTE_TRIM_WAIT, which has to give nothing back for that (UINT64_MAX). From CUDA 12.5 on it is enough to wait for its streams. CENOTE_BUSY too
+ * where it is free and sleeps (sleep.h): cenote_pool_resume comes first.
+ */
 typedef struct cenote_request {
     size_t        bytes;
-    size_t        alignment;  /* 0: 512 */
+    size_t        alignment;  /* a power of two of up to the page size; 0: 512 */
+    void         *at;         /* NULL: anywhere */
     cenote_group *group;      /* NULL: none */
     cenote_stream stream;
     uint32_t      flags;      /* CENOTE_NO_WAIT */
     uint32_t      unused;     /* 0 */
 } cenote_request;
 
-/* All that a block can be asked for in one call. */
+/* As cenote_alloc, with all that a block can be asked for. `pool` may be NULL if there is a group. */
 CENOTE_API int cenote_alloc_with(cenote_pool *pool, const cenote_request *request, void **block, size_t size);
 #define cenote_alloc_with(...) cenote_alloc_with(__VA_ARGS__, sizeof(cenote_request))
 
@@ -471,24 +479,12 @@ CENOTE_API int cenote_group_reserved(cenote_group *group, uint64_t *bytes);
 /* Gives back to the driver, or to its source, what is free in the group: not that of a private one, which stays. Of the flags only WAIT is known. */
 CENOTE_API int cenote_group_trim(cenote_group *group, unsigned flags);
 
-/* Like cenote_alloc_aligned, from the group's memory. 512 is the alignment of cenote_alloc. */
-CENOTE_API int cenote_group_alloc(cenote_group *group, size_t bytes, size_t alignment, cenote_stream stream, void **block);
-
-/*
- * A block at exactly this address, where an earlier one of the same stream and group (NULL: none) and of this size lay and everything is free
- * now: to restore what was recorded. CENOTE_INVALID where it is not, or where live blocks of up to 8 KiB and another size are its neighbours.
- * CENOTE_BUSY where it is free, but the device is still at work on what lay there: ask again after cenote_pool_trim with CENOTE_TRIM_WAIT, which has
- * to give nothing back for that (UINT64_MAX). From CUDA 12.5 on it is enough to wait for its streams. CENOTE_BUSY too where it is free and sleeps
- * (sleep.h): cenote_pool_resume comes first.
- */
-CENOTE_API int cenote_alloc_at(cenote_pool *pool, cenote_group *group, void *address, size_t bytes, cenote_stream stream);
-
 /*
  * A stream capture begins: until cenote_capture_end, what is allocated on `stream` from this pool comes from `group`, which must be private; `pool`
  * may be NULL. Without a group the capture takes no memory of the pool, because all that its graph uses is there already: cenote_alloc on `stream`
  * is CENOTE_CAPTURE. Say so before cuStreamBeginCapture, and end it after cuStreamEndCapture. The legacy default stream is CENOTE_INVALID: CUDA does
  * not capture it. Blocks freed meanwhile are reused inside the capture only in the order of their stream. For other streams that join the capture
- * use cenote_group_alloc.
+ * name the group in a cenote_request.
  * While any capture is open on the device, in whichever context, nothing is unmapped or given back and the device is not waited for, but for
  * a pool that ends in a context that its caller keeps. It is told for one device: if streams
  * of other devices will join the capture, begin and end it for one of them on each, with a group of a pool of that device; or a pool

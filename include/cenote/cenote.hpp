@@ -239,6 +239,16 @@ struct options : cenote_options {
     void parse(const char *conf) { check(cenote_options_parse(this, conf)); }
 };
 
+/* A block of so many bytes, for pool_ref::try_alloc and group::try_alloc. Its other members are what is special about it. */
+inline cenote_request request(std::size_t bytes, std::size_t alignment, cenote_stream stream) noexcept
+{
+    cenote_request made = {};
+    made.bytes = bytes;
+    made.alignment = alignment;
+    made.stream = stream;
+    return made;
+}
+
 /* A pool that another object or library owns: one pointer, copied as such. */
 class pool_ref {
 public:
@@ -260,9 +270,9 @@ public:
     }
     [[nodiscard]] block alloc_aligned(std::size_t bytes, std::size_t alignment, cenote_stream stream) const
     {
-        void *at = nullptr;
-        check(cenote_alloc_aligned(pool_, bytes, alignment, stream, &at));
-        return block(at);
+        block taken;
+        check(try_alloc(request(bytes, alignment, stream), taken));
+        return taken;
     }
     /* `taken` is assigned to on success: what it owned is freed then. */
     [[nodiscard]] int try_alloc(std::size_t bytes, cenote_stream stream, block &taken) const noexcept
@@ -399,17 +409,23 @@ public:
     ~group() { (void)(group_ && cenote_group_destroy(group_)); }
 
     cenote_group *get() const noexcept { return group_; }
-    [[nodiscard]] block alloc(std::size_t bytes, cenote_stream stream) const { return alloc_aligned(bytes, 512, stream); }
+    [[nodiscard]] block alloc(std::size_t bytes, cenote_stream stream) const { return alloc_aligned(bytes, 0, stream); }
     [[nodiscard]] block alloc_aligned(std::size_t bytes, std::size_t alignment, cenote_stream stream) const
     {
-        void *at = nullptr;
-        check(cenote_group_alloc(group_, bytes, alignment, stream, &at));
-        return block(at);
+        block taken;
+        check(try_alloc(request(bytes, alignment, stream), taken));
+        return taken;
     }
     [[nodiscard]] int try_alloc(std::size_t bytes, cenote_stream stream, block &taken) const noexcept
     {
+        return try_alloc(request(bytes, 0, stream), taken);
+    }
+    /* The group of the request is this one. */
+    [[nodiscard]] int try_alloc(cenote_request request, block &taken) const noexcept
+    {
         void *at = nullptr;
-        int code = cenote_group_alloc(group_, bytes, 512, stream, &at);
+        request.group = group_;
+        int code = cenote_alloc_with(nullptr, &request, &at);
         if (code == CENOTE_OK)
             taken = block(at);
         return code;

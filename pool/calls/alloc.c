@@ -212,25 +212,22 @@ int cenote_alloc(cenote_pool *pool, size_t bytes, cenote_stream stream, void **b
     return allocate(pool, NULL, &q, stream, block, __builtin_return_address(0));
 }
 
-int cenote_alloc_aligned(cenote_pool *pool, size_t bytes, size_t alignment, cenote_stream stream, void **block)
-{
-    struct request q = {.bytes = bytes, .alignment = alignment};
-    return allocate(pool, NULL, &q, stream, block, __builtin_return_address(0));
-}
-
 int(cenote_alloc_with)(cenote_pool *pool, const cenote_request *request, void **block, size_t size)
 {
     cenote_request r = {0};
-    int error = pool_usable(pool);
-    if (error || (error = sized_in(&r, sizeof r, request, size, "cenote_request")))
+    int error = sized_in(&r, sizeof r, request, size, "cenote_request");
+    if (error || (error = group_find_pool(r.group, &pool)))
         return error;
-    if (r.flags & ~CENOTE_NO_WAIT || r.unused || (r.group && (r.group->destroyed || r.group->pool != pool)))
-        return error_set(CENOTE_INVALID, 0,
-                         "a request has a group of this pool, or NULL, and as flags CENOTE_NO_WAIT or 0, not %#x",
-                         r.flags);
     struct request q = {.bytes = r.bytes,
                         .alignment = r.alignment ? r.alignment : BLOCK_BYTES,
+                        .at = (uint64_t)(uintptr_t)r.at,
                         .no_wait = r.flags & CENOTE_NO_WAIT};
+    if (r.flags & ~CENOTE_NO_WAIT || r.unused)
+        return error_set(CENOTE_INVALID, 0, "a request has as flags CENOTE_NO_WAIT or 0, not %#x", r.flags);
+    if (q.at && (!q.bytes || q.at % BLOCK_BYTES || r.alignment))
+        return error_set(CENOTE_INVALID, 0,
+                         "%zu bytes at %p: give the size and address that an earlier block had, and no alignment",
+                         r.bytes, r.at);
     return allocate(pool, r.group, &q, r.stream, block, __builtin_return_address(0));
 }
 
@@ -255,29 +252,6 @@ int cenote_pool_reserve(cenote_pool *pool, uint64_t bytes, cenote_stream stream)
     if (error || (error = reserve(pool, bytes, 0, stream)))
         return error;
     return pool->config.provider == CENOTE_VMM ? reserve(pool, bytes / SMALL_PART, HEAP_OF_SMALL, stream) : CENOTE_OK;
-}
-
-int cenote_group_alloc(cenote_group *group, size_t bytes, size_t alignment, cenote_stream stream, void **block)
-{
-    struct request q = {.bytes = bytes, .alignment = alignment};
-    if (!group || group->destroyed)
-        return error_set(CENOTE_INVALID, 0,
-                         group ? "group \"%s\" was destroyed: nothing more can be allocated from it"
-                               : "the group is NULL: cenote_group_create gives one",
-                         group ? group->name : "");
-    return allocate(group->pool, group, &q, stream, block, __builtin_return_address(0));
-}
-
-int cenote_alloc_at(cenote_pool *pool, cenote_group *group, void *address, size_t bytes, cenote_stream stream)
-{
-    struct request q = {.bytes = bytes, .alignment = BLOCK_BYTES, .at = (uint64_t)(uintptr_t)address};
-    void *block;
-    if (!bytes || !q.at || q.at % BLOCK_BYTES || (group && (group->destroyed || group->pool != pool)))
-        return error_set(
-            CENOTE_INVALID, 0,
-            "%zu bytes at %p: give the size and address that an earlier block had, and a group of this pool or NULL",
-            bytes, address);
-    return allocate(pool, group, &q, stream, &block, __builtin_return_address(0));
 }
 
 /* ----------------------------------------------------------------------------------------------------------- giving */

@@ -145,11 +145,11 @@ CASE(private_group)
     void *first, *wall, *second;
     open_with(&scene, "aliases:off");
     DONE(cenote_group_create(scene.pool, "graphs", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_group_alloc(group, 4 * PAGE, 512, scene.stream[A], &first));
-    DONE(cenote_group_alloc(group, PAGE, 512, scene.stream[A], &wall));
+    DONE(group_alloc(group, 4 * PAGE, 512, scene.stream[A], &first));
+    DONE(group_alloc(group, PAGE, 512, scene.stream[A], &wall));
     DONE(cenote_free(first));
     DONE(cuCtxSynchronize());
-    DONE(cenote_group_alloc(group, 8 * PAGE, 512, scene.stream[A], &second));
+    DONE(group_alloc(group, 8 * PAGE, 512, scene.stream[A], &second));
     EXPECT_EQ(scene_stats(scene.pool).pages_harvested, 0);
     DONE(sim_launch_fill(scene.stream[A], device_address(first), 1, 4 * PAGE));
     DONE(cenote_free(second));

@@ -21,7 +21,7 @@ static cenote_group *private_group(struct scene *scene)
 static struct held take(cenote_group *group, size_t bytes, CUstream stream)
 {
     void *block = NULL;
-    DONE(cenote_group_alloc(group, bytes, 512, stream, &block));
+    DONE(group_alloc(group, bytes, 512, stream, &block));
     REQUIRE(block);
     return held_of(block, bytes, stream);
 }

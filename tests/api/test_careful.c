@@ -42,7 +42,7 @@ CASE(arena_that_is_taken_over_while_a_fence_is_recorded)
     held_expect(&block, moment.stream[B]);
     DONE(cenote_free(block.at));
     DONE(cenote_group_create(moment.pool, "short", 0, NULL, &group));
-    DONE(cenote_group_alloc(group, 8 * MIB, 512, moment.stream[A], &at));
+    DONE(group_alloc(group, 8 * MIB, 512, moment.stream[A], &at));
     DONE(cenote_free(at));
     DONE(cenote_group_destroy(group));
     DONE(cenote_pool_trim(moment.pool, UINT64_MAX, CENOTE_TRIM_WAIT));
@@ -152,7 +152,7 @@ static void destroy_group(bool during_a_capture)
     DONE(cenote_group_create(moment.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &replayed_group));
     DONE(cenote_capture_begin(NULL, replayed_group, moment.stream[A]));
     DONE(cuStreamBeginCapture(moment.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
-    DONE(cenote_group_alloc(replayed_group, 40 * MIB, 512, moment.stream[A], &replayed_block));
+    DONE(group_alloc(replayed_group, 40 * MIB, 512, moment.stream[A], &replayed_block));
     struct held block = {replayed_block, 40 * MIB, 0x1234567, moment.stream[A]};
     held_launch(&block, sim_launch_fill, moment.stream[A]);
     held_linger(&block, moment.stream[A]);

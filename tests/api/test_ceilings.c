@@ -83,8 +83,8 @@ CASE(beside_memory_that_stays)
     DONE(cuStreamSynchronize(early));
     DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &graph));
     DONE(cenote_group_create(scene.pool, "plain", CENOTE_GROUP_PLAIN, NULL, &plain));
-    DONE(cenote_group_alloc(graph, 4 * PAGE, 512, scene.stream[B], &fixed));
-    DONE(cenote_group_alloc(plain, PAGE, 512, scene.stream[B], &segment));
+    DONE(group_alloc(graph, 4 * PAGE, 512, scene.stream[B], &fixed));
+    DONE(group_alloc(plain, PAGE, 512, scene.stream[B], &segment));
     EXPECT_EQ(scene_stats(scene.pool).pages_harvested, 4);
     EXPECT(take_turns(&scene, 18 * PAGE, 12) <= MOST);
     EXPECT_EQ(scene_stats(scene.pool).ooms, 0);

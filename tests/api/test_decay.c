@@ -247,7 +247,7 @@ CASE(functions_of_the_program_are_not_called)
     REQUIRE(held_take(&held, scene.pool, 40 * MIB, scene.stream[A]));
     uint64_t ours = reserved(&scene);
     DONE(cenote_group_create(scene.pool, "theirs", 0, &source, &group));
-    DONE(cenote_group_alloc(group, 4 * MIB, 512, scene.stream[A], &block));
+    DONE(group_alloc(group, 4 * MIB, 512, scene.stream[A], &block));
     DONE(cenote_free(block));
     uint64_t theirs = reserved(&scene) - ours;
     held_give(&held);

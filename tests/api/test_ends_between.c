@@ -308,7 +308,7 @@ CASE(a_pool_ends_after_a_trim_that_is_away)
     scene_open_with(&scene, &shape, &options);
     DONE(cenote_pool_create(0, &options, &other));
     DONE(cenote_group_create(scene.pool, "of the program", 0, &source, &group));
-    DONE(cenote_group_alloc(group, 3 * MIB, 512, scene.stream[A], &block));
+    DONE(group_alloc(group, 3 * MIB, 512, scene.stream[A], &block));
     DONE(cenote_free(block));
     DONE(cenote_group_destroy(group));
     atomic_store(&function_ran, false);
@@ -370,7 +370,7 @@ static void end_beside_shortage(uint32_t provider, int arenas, int (*first)(void
     for (int i = 0; i < arenas; i++) {
         cenote_group *group;
         DONE(cenote_group_create(scene.pool, "one of many", CENOTE_GROUP_PRIVATE, NULL, &group));
-        DONE(cenote_group_alloc(group, 512, 512, scene.stream[A], &block));
+        DONE(group_alloc(group, 512, 512, scene.stream[A], &block));
         DONE(cenote_free(block));
         DONE(cenote_group_destroy(group));
     }

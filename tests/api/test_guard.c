@@ -136,7 +136,7 @@ CASE(programs_that_are_right)
         DONE(cenote_pool_check(scene.pool));
     }
     for (size_t alignment = 1; alignment <= 2 * MIB; alignment *= 2) {
-        DONE(cenote_alloc_aligned(scene.pool, 5000, alignment, scene.stream[A], &block));
+        DONE(alloc_aligned(scene.pool, 5000, alignment, scene.stream[A], &block));
         EXPECT_EQ((uintptr_t)block % alignment, 0);
         DONE(cenote_free(block));
     }

@@ -142,7 +142,7 @@ CASE(block_of_a_group_and_a_stream_that_are_gone)
     void *at;
     open_strict(&scene, true);
     DONE(cenote_group_create(scene.pool, "short", 0, NULL, &group));
-    DONE(cenote_group_alloc(group, 30 * MIB, 512, scene.stream[A], &at));
+    DONE(group_alloc(group, 30 * MIB, 512, scene.stream[A], &at));
     block = held_of(at, 30 * MIB, scene.stream[A]);
     held_linger(&block, scene.stream[A]);
     DONE(cenote_group_destroy(group));
@@ -303,7 +303,7 @@ CASE(replay_on_another_stream_when_the_group_ends)
     DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
     DONE(cenote_capture_begin(scene.pool, group, scene.stream[A]));
     DONE(cuStreamBeginCapture(scene.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
-    DONE(cenote_group_alloc(group, 40 * MIB, 512, scene.stream[A], &at));
+    DONE(group_alloc(group, 40 * MIB, 512, scene.stream[A], &at));
     block = (struct held){at, 40 * MIB, 0x1234567, scene.stream[A]};
     DONE(sim_launch_wait(scene.stream[A], 10 * MSEC));
     held_launch(&block, sim_launch_fill, scene.stream[A]);

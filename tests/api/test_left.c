@@ -81,7 +81,7 @@ CASE(what_cannot_move_is_not_free)
     void *block, *beside;
     scene_open_with(&scene, &shape, &options);
     DONE(cenote_group_create(scene.pool, "graphs", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_group_alloc(group, 8 * MIB, 512, scene.stream[A], &block));
+    DONE(group_alloc(group, 8 * MIB, 512, scene.stream[A], &block));
     DONE(cenote_free(block));
     DONE(cuCtxSynchronize());
     EXPECT_BUDGET(scene.pool, 8, 0, 56, 56);

@@ -364,7 +364,7 @@ CASE(what_has_ended_is_lent_no_more)
     DONE(cenote_group_destroy(group));
     DONE(cenote_group_create(scene.pool, "kept", 0, NULL, &other));
     EXPECT(other == group);
-    DONE(cenote_group_alloc(other, UNIT, 512, scene.stream[A], &grouped));
+    DONE(group_alloc(other, UNIT, 512, scene.stream[A], &grouped));
     DONE(cuCtxSynchronize());
     send_want(&asker, 2, GIB);
     answer_to(&asker);

@@ -112,7 +112,7 @@ CASE(if_no_page_can_be_had_a_complete_place_serves_wherever_it_is)
 static struct held group_take(struct scene *scene, cenote_group *group, uint64_t bytes)
 {
     void *block = NULL;
-    DONE(cenote_group_alloc(group, bytes, 512, (cenote_stream)scene->stream[A], &block));
+    DONE(group_alloc(group, bytes, 512, (cenote_stream)scene->stream[A], &block));
     return held_of(block, bytes, scene->stream[A]);
 }
 

@@ -316,7 +316,7 @@ static void expect_host_waits(cenote_group *group)
     void *block = NULL;
     leave_in_flight(scene.stream[B], PIECE);
     uint64_t begin = sim_now();
-    REQUIRE_EQ(group ? cenote_group_alloc(group, PIECE, 512, scene.stream[A], &block) : cenote_alloc(scene.pool, PIECE, scene.stream[A], &block), 0);
+    REQUIRE_EQ(group ? group_alloc(group, PIECE, 512, scene.stream[A], &block) : cenote_alloc(scene.pool, PIECE, scene.stream[A], &block), 0);
     EXPECT(sim_now() >= begin + LONG);
     EXPECT_EQ(orders(), 0);
     EXPECT_EQ(scene_stats(scene.pool).waits, 1);
@@ -371,7 +371,7 @@ static uint64_t grown_for(size_t bytes, cenote_group *group, struct held *wanted
 {
     uint64_t before = scene_stats(scene.pool).reserved.current;
     void *block;
-    REQUIRE_EQ(group ? cenote_group_alloc(group, bytes, 512, scene.stream[A], &block) : cenote_alloc(scene.pool, bytes, scene.stream[A], &block), 0);
+    REQUIRE_EQ(group ? group_alloc(group, bytes, 512, scene.stream[A], &block) : cenote_alloc(scene.pool, bytes, scene.stream[A], &block), 0);
     *wanted = held_of(block, bytes, scene.stream[A]);
     EXPECT_EQ(scene_stats(scene.pool).waits, 0);
     EXPECT_EQ(sim_now(), 0);

@@ -17,7 +17,7 @@ static unsigned legacy_capable(const void *at)
 static struct held take_of(cenote_group *group, size_t bytes, CUstream stream)
 {
     void *block = NULL;
-    DONE(cenote_group_alloc(group, bytes, 512, stream, &block));
+    DONE(group_alloc(group, bytes, 512, stream, &block));
     REQUIRE(block);
     return held_of(block, bytes, stream);
 }
@@ -325,7 +325,7 @@ CASE(a_whole_block_begins_where_its_segment_does)
     scene_open_with(&scene, &shape, &options);
     cenote_group *group = group_with(&scene, CENOTE_GROUP_PLAIN | CENOTE_GROUP_WHOLE);
     for (int i = 0; i < 6; i++) {
-        int error = cenote_group_alloc(group, 3 * MIB, 8 * MIB, scene.stream[A], &block[i]);
+        int error = group_alloc(group, 3 * MIB, 8 * MIB, scene.stream[A], &block[i]);
         EXPECT(error ? error == CENOTE_INVALID : device_address(block[i]) % (8 * MIB) == 0);
         EXPECT(!error || strstr(cenote_message(), "begins where that does"));
         EXPECT_EQ(segments(), i + 1 - (refused += error != CENOTE_OK)); /* what was not aligned went back */

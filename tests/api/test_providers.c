@@ -53,8 +53,8 @@ static void battery_alignments(struct scene *scene)
 {
     for (size_t alignment = 512; alignment <= 2 * MIB; alignment *= 2) {
         void *small = NULL, *large = NULL;
-        DONE(cenote_alloc_aligned(scene->pool, 700, alignment, scene->stream[A], &small));
-        DONE(cenote_alloc_aligned(scene->pool, 3 * MIB, alignment, scene->stream[A], &large));
+        DONE(alloc_aligned(scene->pool, 700, alignment, scene->stream[A], &small));
+        DONE(alloc_aligned(scene->pool, 3 * MIB, alignment, scene->stream[A], &large));
         EXPECT_EQ((uintptr_t)small % alignment, 0);
         EXPECT_EQ((uintptr_t)large % alignment, 0);
         struct held held[2] = {held_of(small, 700, scene->stream[A]), held_of(large, 3 * MIB, scene->stream[A])};

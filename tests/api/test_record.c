@@ -71,7 +71,7 @@ static void take(void)
     uint64_t bytes = 1 + pick(most[pick(4)]);
     CUstream stream = p.scene.stream[pick(SCENE_STREAMS)];
     void **block = &p.block[p.count];
-    int error = pick(4) ? cenote_alloc(p.scene.pool, bytes, stream, block) : cenote_group_alloc(p.group, bytes, 512, stream, block);
+    int error = pick(4) ? cenote_alloc(p.scene.pool, bytes, stream, block) : group_alloc(p.group, bytes, 512, stream, block);
     if (error)
         return;
     p.bytes[p.count++] = bytes;

@@ -33,7 +33,7 @@ static void begin(void)
     for (int i = 0; i < HELD; i++) {
         void *block = NULL;
         CUstream stream = m.scene.stream[i % 2];
-        DONE(is_of_graph(i) ? cenote_group_alloc(m.graph, bytes_of[i], 512, stream, &block) :
+        DONE(is_of_graph(i) ? group_alloc(m.graph, bytes_of[i], 512, stream, &block) :
                               cenote_alloc(m.scene.pool, bytes_of[i], stream, &block));
         m.held[i] = held_of(block, bytes_of[i], stream);
     }
@@ -86,7 +86,7 @@ static void ends_its_group_and_takes_another(void)
     void *block;
     ends_its_group();
     DONE(cenote_group_create(m.scene.pool, "next", CENOTE_GROUP_PRIVATE, NULL, &m.graph));
-    DONE(cenote_group_alloc(m.graph, 4 * MIB, 512, m.scene.stream[A], &block));
+    DONE(group_alloc(m.graph, 4 * MIB, 512, m.scene.stream[A], &block));
     m.held[HELD - 1] = held_of(block, 4 * MIB, m.scene.stream[A]);
 }
 
@@ -175,7 +175,7 @@ static void takes_the_address_again(void)
 {
     char *at = m.held[3].at;
     give(3, HELD);
-    m.error = cenote_alloc_at(m.scene.pool, NULL, at, 3 * MIB, m.scene.stream[B]);
+    m.error = alloc_at(m.scene.pool, NULL, at, 3 * MIB, m.scene.stream[B]);
     if (!m.error)
         m.held[3] = held_of(at, 3 * MIB, m.scene.stream[B]);
 }

@@ -128,7 +128,7 @@ CASE(every_layer_has_something)
     DONE(cenote_capture_end(scene.pool, graph, scene.stream[A]));
     DONE(cenote_unpin(held[2].at, held[2].bytes));
     DONE(cenote_free(block));
-    DONE(cenote_group_alloc(odd, 900, 512, scene.stream[B], &block));
+    DONE(group_alloc(odd, 900, 512, scene.stream[B], &block));
     snap(scene.pool);
     DONE(cenote_free(block));
     for (int i = 0; i < 5; i++)
@@ -271,7 +271,7 @@ static void *hammer(void *arg)
         size_t bytes = 1 + (h->random >> 40) % (i % 3 ? 9000 : 9 * MIB);
         h->failures += cenote_free(*b) != 0;
         h->failures += i % 11 == 0 && cenote_tag_push(i % 2 ? "inner" : "outer");
-        int error = i % 4 ? cenote_alloc(h->pool, bytes, h->stream, b) : cenote_group_alloc(h->group, bytes, 512, h->stream, b);
+        int error = i % 4 ? cenote_alloc(h->pool, bytes, h->stream, b) : group_alloc(h->group, bytes, 512, h->stream, b);
         h->failures += error && error != CENOTE_OUT_OF_MEMORY;
         *b = error ? NULL : *b;
         h->failures += i % 11 == 0 && cenote_tag_pop();

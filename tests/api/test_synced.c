@@ -155,7 +155,7 @@ CASE(private_group_and_a_thread_that_died)
     of_thread = &scene;
     for (int round = 0; round < 2; round++) {
         DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
-        DONE(cenote_group_alloc(group, 40 * MIB, 512, scene.stream[A], &at));
+        DONE(group_alloc(group, 40 * MIB, 512, scene.stream[A], &at));
         DONE(cenote_free(at));
         if (round)
             DONE(cenote_group_destroy(group));

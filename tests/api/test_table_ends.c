@@ -184,7 +184,7 @@ CASE(the_last_group)
     EXPECT_EQ(group[1]->number, GROUPS_MAX);
     EXPECT_EQ(cenote_group_create(scene.pool, "one more", 0, NULL, &group[2]), CENOTE_OUT_OF_HOST_MEMORY);
     void *block;
-    DONE(cenote_group_alloc(group[1], MIB, 512, scene.stream[A], &block));
+    DONE(group_alloc(group[1], MIB, 512, scene.stream[A], &block));
     DONE(cenote_free(block));
     DONE(cenote_group_destroy(group[0]));
     DONE(cenote_group_create(scene.pool, "one more", 0, NULL, &group[2]));

@@ -204,7 +204,7 @@ CASE(a_capture_that_begins_in_the_middle_ends_it)
     DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &begins.captured));
     begins.stream = scene.stream[A];
     for (int i = 0; i < SEGMENTS; i++)
-        DONE(cenote_group_alloc(group, 20 * MIB, 512, scene.stream[B], &block[i]));
+        DONE(group_alloc(group, 20 * MIB, 512, scene.stream[B], &block[i]));
     for (int i = 0; i < SEGMENTS; i++)
         DONE(cenote_free(block[i]));
     REQUIRE(held_take(&held, scene.pool, 10 * MIB, scene.stream[B]));

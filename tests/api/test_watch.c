@@ -238,7 +238,7 @@ static void take_one(struct program *p, int slot)
     CUstream stream = p->scene.stream[pick(p, SCENE_STREAMS)];
     size_t bytes = pick(p, 3) ? (size_t)1 + pick(p, 16 * MIB) : (size_t)1 + pick(p, 9000);
     bool in_group = p->group && pick(p, 4) == 0;
-    int error = in_group ? cenote_group_alloc(p->group, bytes, 512, stream, &block) : cenote_alloc(p->scene.pool, bytes, stream, &block);
+    int error = in_group ? group_alloc(p->group, bytes, 512, stream, &block) : cenote_alloc(p->scene.pool, bytes, stream, &block);
     p->refused += error != 0;
     if (error)
         return;

@@ -8,6 +8,7 @@
 
 #include "tests/api/scene.h"
 #include "tests/base/random.h"
+#include "tests/requests.h"
 
 #define CHANGES (CENOTE_ALLOCATED | CENOTE_EXTENDED | CENOTE_ENDED)
 #define LIVE_MAX 4096
@@ -86,7 +87,7 @@ CASE(each_call_that_begins_or_ends_a_block_is_told_of)
     DONE(cenote_alloc(scene.pool, MIB, scene.stream[A], &held)); /* before the tool came: it does not know it */
     DONE(cenote_pool_watch(scene.pool, CHANGES, hear, &t));
     DONE(cenote_alloc(scene.pool, 1000, scene.stream[A], &small));
-    DONE(cenote_alloc_aligned(scene.pool, 3 * MIB, 2 * MIB, scene.stream[B], &large));
+    DONE(alloc_aligned(scene.pool, 3 * MIB, 2 * MIB, scene.stream[B], &large));
     EXPECT(t.stream == scene.stream[B]);
     EXPECT_EQ(t.begun, 2);
     EXPECT(t.live[find(&t, small)].bytes == 1000 && t.live[find(&t, large)].bytes == 3 * MIB);
@@ -103,12 +104,12 @@ CASE(each_call_that_begins_or_ends_a_block_is_told_of)
     EXPECT_EQ(cenote_free(large) != CENOTE_OK, true);
     EXPECT_EQ(t.ended, 1);
     DONE(cenote_free(small));
-    DONE(cenote_alloc_at(scene.pool, NULL, small, 1000, scene.stream[A]));
+    DONE(alloc_at(scene.pool, NULL, small, 1000, scene.stream[A]));
     DONE(cenote_free(small));
     EXPECT_EQ(t.begun, 3);
     DONE(cenote_group_create(scene.pool, "group", 0, NULL, &group));
     for (int i = 0; i < 600; i++)
-        DONE(cenote_group_alloc(group, i % 3 ? 700 : 20 * KIB, 512, scene.stream[i % 2], &again));
+        DONE(group_alloc(group, i % 3 ? 700 : 20 * KIB, 512, scene.stream[i % 2], &again));
     EXPECT_EQ(t.count, 600);
     DONE(cenote_group_reset(group));
     EXPECT_EQ(t.count, 0);
@@ -149,7 +150,7 @@ static void *work(void *arg)
             DONE(cenote_alloc(w->pool, 1 + random_below(&r, random_below(&r, 2) ? 9000 : 600 * KIB), w->stream, &blocks[i]));
         else {
             void *of_group;
-            DONE(cenote_group_alloc(w->group, 1 + random_below(&r, 30 * KIB), 512, w->stream, &of_group));
+            DONE(group_alloc(w->group, 1 + random_below(&r, 30 * KIB), 512, w->stream, &of_group));
         }
         if (!random_below(&r, 64))
             DONE(cenote_group_reset(w->group));

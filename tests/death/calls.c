@@ -84,9 +84,9 @@ static void call_blocks(struct scenery *s, cenote_group *group)
     char *at = s->live[0].at;
     void *block;
     ASK(cenote_alloc(pool, 512, stream, &block));
-    ASK(cenote_alloc_aligned(pool, 512, 512, stream, &block));
+    ASK(alloc_aligned(pool, 512, 512, stream, &block));
     ASK(cenote_alloc_with(pool, (&(cenote_request){.bytes = 512, .stream = stream}), &block));
-    ASK(cenote_alloc_at(pool, NULL, at, 512, stream));
+    ASK(alloc_at(pool, NULL, at, 512, stream));
     ASK(cenote_free(at));
     ASK(cenote_free_sized(at, s->live[0].bytes));
     ASK(cenote_free_on(at, s->scene.stream[B]));
@@ -106,7 +106,7 @@ static void call_blocks(struct scenery *s, cenote_group *group)
     ASK(cenote_stream_set_immortal(pool, stream));
     ASK(cenote_group_create(pool, "next", 0, NULL, &next));
     ASK(cenote_group_set_flags(group, 0));
-    ASK(cenote_group_alloc(group, 512, 512, stream, &block));
+    ASK(group_alloc(group, 512, 512, stream, &block));
     ASK(cenote_capture_begin(NULL, group, stream));
     ASK(cenote_capture_end(NULL, group, stream));
     ASK(cenote_capture_begin(pool, NULL, stream));
@@ -140,8 +140,6 @@ static const struct {
     {"cenote_pool_set_limit", "uint64_t bytes", "what is held above it is given back as far as it is free"},
     {"cenote_pool_reserve", "uint64_t bytes", "what cannot be had is CENOTE_OUT_OF_MEMORY"},
     {"cenote_alloc", "size_t bytes", "what cannot be served is CENOTE_OUT_OF_MEMORY"},
-    {"cenote_alloc_aligned", "size_t bytes", "the same"},
-    {"cenote_group_alloc", "size_t bytes", "the same"},
     {"cenote_pool_trim", "uint64_t keep_bytes", "more than is held: nothing is given back"},
     {"cenote_stats_text", "size_t room", "how much the caller has, only the caller knows"},
     {"cenote_stats_json", "size_t room", "the same"},

@@ -82,7 +82,7 @@ void scenario_reset_of_a_group(struct act *act)
     cenote_group *group = act_group(act, act->scene.pool, 0, NULL);
     for (int i = 0; i < 6; i++) {
         void *at;
-        DONE(cenote_group_alloc(group, i % 2 ? 3 * MIB : 3000, 512, act->scene.stream[A], &at));
+        DONE(group_alloc(group, i % 2 ? 3 * MIB : 3000, 512, act->scene.stream[A], &at));
         DONE(cenote_use(at, act->scene.stream[B]));
     }
     DONE(sim_launch_wait(act->scene.stream[B], 10 * MSEC));

@@ -37,7 +37,7 @@ static cenote_group *private_group(struct scene *scene)
 static bool group_take(struct held *held, cenote_group *group, size_t bytes, CUstream stream)
 {
     void *block = NULL;
-    int error = cenote_group_alloc(group, bytes, 512, stream, &block);
+    int error = group_alloc(group, bytes, 512, stream, &block);
     if (error)
         return false;
     *held = held_of(block, bytes, stream);

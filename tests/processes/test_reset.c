@@ -139,7 +139,7 @@ static void leave_everything(void)
     cenote_group *group = NULL;
     void *block;
     DONE(cenote_group_create(scene.pool, "private", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_group_alloc(group, 3 * MIB, 512, scene.stream[A], &block));
+    DONE(group_alloc(group, 3 * MIB, 512, scene.stream[A], &block));
     for (size_t bytes = 1; bytes < 2 * MIB; bytes = 3 * bytes)
         take_one(&scene, bytes);
     take_one(&scene, 40 * MIB);
@@ -186,7 +186,7 @@ static void lose_addresses_to(cenote_pool *pool, cenote_group *group, CUstream s
     int count = 0;
     while (count < THEIRS && found.pool != pool) {
         void *block;
-        DONE(cenote_group_alloc(group, 8 * MIB, 512, stream, &block));
+        DONE(group_alloc(group, 8 * MIB, 512, stream, &block));
         theirs[count++] = held_of(block, 8 * MIB, stream);
         if (cenote_find(live[0].at, &found))
             found.pool = NULL;

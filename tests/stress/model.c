@@ -90,9 +90,9 @@ static int ask(struct model *m, size_t bytes, CUstream stream, void **at)
     uint64_t kind = pick(m, 20);
     size_t alignment = (size_t)1 << pick(m, 22);
     if (kind <= GROUP_PRIVATE)
-        return cenote_group_alloc(m->group[kind], bytes, alignment, stream, at);
+        return group_alloc(m->group[kind], bytes, alignment, stream, at);
     if (kind < 4)
-        return cenote_alloc_aligned(m->pool, bytes, alignment, stream, at);
+        return alloc_aligned(m->pool, bytes, alignment, stream, at);
     if (kind < 6)
         return ask_now(m, bytes, alignment, stream, at);
     return cenote_alloc(m->pool, bytes, stream, at);

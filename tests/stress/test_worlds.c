@@ -30,7 +30,7 @@ static int ask(struct worker *w, cenote_pool *pool, size_t bytes, CUstream strea
     int error = cenote_group_create(pool, "group", flags[pick(&w->random, 5)], NULL, &group);
     if (error)
         return error;
-    error = cenote_group_alloc(group, bytes, (size_t)512 << pick(&w->random, 12), stream, at);
+    error = group_alloc(group, bytes, (size_t)512 << pick(&w->random, 12), stream, at);
     MUST(cenote_group_destroy(group) == CENOTE_OK);
     return error;
 }
