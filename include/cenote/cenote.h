@@ -142,7 +142,7 @@ typedef struct cenote_options {
     uint32_t announced;        /* 1: all captures are announced */
     uint32_t aliases;          /* enum cenote_aliases */
     uint32_t order;            /* 1: streams may wait for memory */
-    uint32_t unused;           /* 0 */
+    uint32_t sanitize;         /* 1: compute-sanitizer knows the blocks */
 } cenote_options;
 
 /* Fills in the defaults, then what CENOTE_CONF says. A mistake there is CENOTE_BAD_OPTION and leaves the defaults. */
@@ -235,22 +235,40 @@ CENOTE_API int cenote_pool_available(cenote_pool *pool, cenote_available *availa
 typedef int (*cenote_shortage_fn)(cenote_pool *pool, size_t bytes, void *arg);
 CENOTE_API int cenote_pool_on_shortage(cenote_pool *pool, cenote_shortage_fn function, void *arg);
 
-/* What a watch function hears of. */
+/* What a watch function hears of: bits. */
 enum cenote_change {
-    CENOTE_MAPPED,     /* memory lies there now; no block on it has been handed out yet */
-    CENOTE_UNMAPPING,  /* it goes away from there next; nothing live lies on it */
-    CENOTE_FREED       /* a freed block that waited for other streams is free now; its memory has not been handed out again yet */
+    CENOTE_MAPPED    = 1,   /* memory lies there now; no block on it has been handed out yet */
+    CENOTE_UNMAPPING = 2,   /* it goes away from there next; nothing live lies on it */
+    CENOTE_FREED     = 4,   /* a freed block that waited for other streams is free now; its memory has not been handed out again yet */
+    CENOTE_ALLOCATED = 8,   /* a block of so many bytes begins there */
+    CENOTE_EXTENDED  = 16,  /* it has so many from now on */
+    CENOTE_ENDED     = 32   /* it is live no more: freed by the program, with its group, or with its context */
 };
+
+/* A change of what lies there. */
+typedef struct cenote_notice {
+    int           change;
+    uint32_t      unused;
+    void         *address;
+    size_t        bytes;    /* of a block: those that were asked for */
+    cenote_stream stream;   /* of ALLOCATED and EXTENDED: the block's; else 0 */
+} cenote_notice;
 
 /*
  * Called before and after memory comes and goes, for libraries that remember what lies under an address: from MAPPED to UNMAPPING the range keeps
  * its physical memory, whatever blocks come and go on it. A notice may cover several ranges of earlier ones, or a part of one. Where the
- * driver refuses to unmap, MAPPED says so. Calls come one at a time, in order, from any thread, with locks held but the pool's: the function
- * must not call cenote and not wait for a thread that does. One function per pool; NULL takes it away, and it is not running any more
- * when that returns. A program that begins late asks cenote_pool_pieces (report.h) afterwards for what is there.
+ * driver refuses to unmap, MAPPED says so. For tools that follow blocks: the notices of one address have the order of its blocks, ALLOCATED comes
+ * before the allocation returns, and ENDED before another block can lie there. Calls come one at a time, from any thread, with locks held
+ * but the pool's: the function must not call cenote and not wait for a thread that does.
  */
-typedef void (*cenote_watch_fn)(cenote_pool *pool, int change, void *address, size_t bytes, void *arg);
-CENOTE_API int cenote_pool_watch(cenote_pool *pool, cenote_watch_fn function, void *arg);
+typedef void (*cenote_watch_fn)(cenote_pool *pool, const cenote_notice *notice, void *arg);
+
+/*
+ * The function hears of these changes from now on, with `arg`. Up to eight of them a pool; the same function and argument again hear of others.
+ * 0 changes take them away, and the function does not run any more when that returns. A program that begins late asks cenote_pool_pieces
+ * (report.h) afterwards for what is there.
+ */
+CENOTE_API int cenote_pool_watch(cenote_pool *pool, uint32_t changes, cenote_watch_fn function, void *arg);
 
 /* -------------------------------------------------------------------------------------------------------------------- blocks */
 

@@ -20,6 +20,7 @@
 #include "pool/calls/retire.h"
 #include "pool/calls/streams.h"
 #include "pool/life/pool.h"
+#include "pool/life/watch.h"
 #include "pool/shortage/shortage.h"
 #include "stats/account/count.h"
 #include "stats/account/record.h"
@@ -198,6 +199,8 @@ static int allocate(cenote_pool *pool, const cenote_group *group, struct request
     error = serve(pool, group, q, stream, &at);
     if (!error)
         *block = (void *)(uintptr_t)at;
+    if (watch_hears(pool, CENOTE_ALLOCATED) && !error && !q->ahead)
+        watch_tell_block(pool, CENOTE_ALLOCATED, *block, q->bytes, stream);
     if (__builtin_expect(atomic_load_explicit(&pool->board.wished, memory_order_relaxed) != 0, 0) && !q->no_wait)
         pool->config.hooks->wished(pool);
     return error;
@@ -280,9 +283,29 @@ uint32_t alloc_end_block(cenote_pool *pool, const struct block_ref *w)
     return uses;
 }
 
+/*
+ * The pool's blocks are watched: `watching` comes before the pool's lock, so the block is looked for again. *watched:
+ * `watching` of the pool that is returned. LOCKING: the pool's lock, let go of meanwhile.
+ */
+static __attribute__((noinline)) cenote_pool *lock_watched(cenote_pool *pool, void *address, struct block_ref *w,
+                                                           bool *watched)
+{
+    while (pool && !*watched && watch_hears(pool, CENOTE_ENDED)) {
+        cenote_pool *was = pool;
+        lock_give(&was->lock);
+        lock_take(&was->watching);
+        *w = (struct block_ref){0};
+        pool = locate_lock(address, w);
+        if (!(*watched = pool == was))
+            lock_give(&was->watching);
+    }
+    return pool;
+}
+
 static int free_block(void *address, bool sized, size_t bytes)
 {
     struct block_ref w = {0};
+    bool watched = false;
     if (!address && sized && bytes)
         return error_set(CENOTE_WRONG_SIZE, 0,
                          "NULL was given for a request of no bytes, not of %zu: give that size, or call cenote_free",
@@ -292,10 +315,14 @@ static int free_block(void *address, bool sized, size_t bytes)
     if (pool_refuses()) /* at exit a free is bookkeeping and goes on */
         return pool_process_usable();
     cenote_pool *pool = locate_lock(address, &w);
+    if (pool && watch_hears(pool, CENOTE_ENDED))
+        pool = lock_watched(pool, address, &w, &watched);
     enum lookup found = pool ? locate_at(pool, (uint64_t)(uintptr_t)address, &w) : FOUND_NOTHING;
     if (found != FOUND_LIVE || (sized && w.requested != bytes)) {
         if (pool)
             lock_give(&pool->lock);
+        if (watched)
+            lock_give(&pool->watching);
         if (found != FOUND_LIVE)
             return locate_misuse(found, address, &w, 0);
         return error_set(CENOTE_WRONG_SIZE, 0,
@@ -305,6 +332,8 @@ static int free_block(void *address, bool sized, size_t bytes)
     uint32_t uses = alloc_end_block(pool, &w);
     struct sleep_copy *gone = pages_take_copies(&pool->store.pages);
     lock_give(&pool->lock);
+    if (watched)
+        watch_tell_ended(pool, w.start, w.requested);
     if (uses)
         pending_record(pool, uses);
     if (__builtin_expect(gone != NULL, 0))

@@ -327,10 +327,11 @@ CASE(a_pool_ends_after_a_trim_that_is_away)
 static cenote_pool *other;
 static atomic_bool holds, may_go;
 
-static void hold(cenote_pool *pool, int change, void *address, size_t bytes, void *arg)
+static void hold(cenote_pool *pool, const cenote_notice *notice, void *arg)
 {
+    (void)notice;
     struct wait wait = {0};
-    (void)pool, (void)change, (void)address, (void)bytes, (void)arg;
+    (void)pool, (void)arg;
     atomic_store(&holds, true);
     while (!atomic_load(&may_go) && wait_on(&wait))
         ;
@@ -377,7 +378,7 @@ static void end_beside_shortage(uint32_t provider, int arenas, int (*first)(void
     DONE(cenote_free(block));
     atomic_store(&holds, false);
     atomic_store(&may_go, false);
-    DONE(cenote_pool_watch(scene.pool, hold, NULL));
+    DONE(cenote_pool_watch(scene.pool, CENOTE_MAPPED | CENOTE_UNMAPPING | CENOTE_FREED, hold, NULL));
     REQUIRE(!pthread_create(&holder, NULL, trim, NULL));
     while (!atomic_load(&holds) && wait_on(&wait))
         ;
@@ -434,9 +435,9 @@ static int take_the_last_slab(void)
     return error;
 }
 
-static void take_meanwhile(cenote_pool *pool, int change, void *address, size_t bytes, void *arg)
+static void take_meanwhile(cenote_pool *pool, const cenote_notice *notice, void *arg)
 {
-    (void)pool, (void)change, (void)address, (void)bytes, (void)arg;
+    (void)pool, (void)notice, (void)arg;
     if (!takes)
         return;
     takes = false;
@@ -454,7 +455,7 @@ CASE(what_was_reserved_is_gone_after_the_driver_ran)
         DONE(cenote_alloc(scene.pool, 8 * KIB, scene.stream[B], &taken[count++]));
     while (slabs_left() != 1 && count < 1024);
     REQUIRE_EQ(slabs_left(), 1);
-    DONE(cenote_pool_watch(scene.pool, take_meanwhile, NULL));
+    DONE(cenote_pool_watch(scene.pool, CENOTE_MAPPED | CENOTE_UNMAPPING | CENOTE_FREED, take_meanwhile, NULL));
     takes = true;
     int error = cenote_alloc(scene.pool, 4 * KIB, scene.stream[A], &block);
     memory_fail(0, false);
@@ -464,7 +465,7 @@ CASE(what_was_reserved_is_gone_after_the_driver_ran)
     DONE(cenote_pool_check(scene.pool));
     DONE(cenote_alloc(scene.pool, 4 * KIB, scene.stream[A], &block));
     DONE(cenote_free(block));
-    DONE(cenote_pool_watch(scene.pool, NULL, NULL));
+    DONE(cenote_pool_watch(scene.pool, 0, take_meanwhile, NULL));
     while (count)
         DONE(cenote_free(taken[--count]));
     scene_close(&scene);

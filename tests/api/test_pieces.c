@@ -452,12 +452,12 @@ static struct segment {
     size_t bytes;
 } segments[SEGMENTS];
 
-static void note_segment(cenote_pool *pool, int change, void *address, size_t bytes, void *arg)
+static void note_segment(cenote_pool *pool, const cenote_notice *notice, void *arg)
 {
     (void)pool, (void)arg;
     for (int i = 0; i < SEGMENTS; i++)
-        if (change == CENOTE_MAPPED ? !segments[i].at : change == CENOTE_UNMAPPING && segments[i].at == address) {
-            segments[i] = (struct segment){change == CENOTE_MAPPED ? address : NULL, bytes};
+        if (notice->change == CENOTE_MAPPED ? !segments[i].at : notice->change == CENOTE_UNMAPPING && segments[i].at == notice->address) {
+            segments[i] = (struct segment){notice->change == CENOTE_MAPPED ? notice->address : NULL, notice->bytes};
             return;
         }
 }
@@ -509,7 +509,7 @@ static void scene_of_segments(unsigned provider, const cenote_source *source)
     taken = given = 0;
     memset(segments, 0, sizeof segments);
     scene_open_with(&scene, &shape, &options);
-    DONE(cenote_pool_watch(scene.pool, note_segment, NULL));
+    DONE(cenote_pool_watch(scene.pool, CENOTE_MAPPED | CENOTE_UNMAPPING | CENOTE_FREED, note_segment, NULL));
     DONE(cenote_group_create(scene.pool, "later", 0, source, &group));
     blocks[1] = group_block(group, 300 * KIB, 512, scene.stream[A]);
     blocks[2] = group_block(group, 700, 512, scene.stream[A]); /* in a slab */

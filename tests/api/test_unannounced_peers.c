@@ -259,10 +259,11 @@ CASE(end_that_cannot_be_asked_after)
 static cenote_pool *beside[2]; /* pools of the other device */
 static atomic_bool is_inside, may_leave;
 
-static void stay_inside(cenote_pool *pool, int change, void *address, size_t bytes, void *arg)
+static void stay_inside(cenote_pool *pool, const cenote_notice *notice, void *arg)
 {
+    (void)notice;
     struct wait wait = {0};
-    (void)pool, (void)change, (void)address, (void)bytes, (void)arg;
+    (void)pool, (void)arg;
     atomic_store(&is_inside, true);
     while (!atomic_load(&may_leave) && wait_on(&wait))
         ;
@@ -286,7 +287,7 @@ CASE(end_while_a_capture_is_being_announced_there)
     DONE(cenote_free(small));
     DONE(cuCtxSynchronize());
     DONE(cuCtxPopCurrent(NULL));
-    DONE(cenote_pool_watch(beside[0], stay_inside, NULL));
+    DONE(cenote_pool_watch(beside[0], CENOTE_MAPPED | CENOTE_UNMAPPING | CENOTE_FREED, stay_inside, NULL));
     caller_start(&inside, trim_there, NULL);
     EXPECT(atomic_load(&is_inside));
     caller_start(&announces, announce_there, NULL);
@@ -299,7 +300,7 @@ CASE(end_while_a_capture_is_being_announced_there)
     DONE(inside.error);
     DONE(announces.error);
     DONE(retires.error);
-    DONE(cenote_pool_watch(beside[0], NULL, NULL));
+    DONE(cenote_pool_watch(beside[0], 0, stay_inside, NULL));
     DONE(cenote_free(used.at));
     look();
     EXPECT_EQ(pending(), 1); /* while the capture is open the driver is not asked */

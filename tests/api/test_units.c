@@ -396,12 +396,12 @@ static void *steal(void *arg)
 }
 
 /* The driver is about to be asked for the second unit, and the first is as it was. */
-static void at_notice(cenote_pool *pool, int change, void *address, size_t bytes, void *arg)
+static void at_notice(cenote_pool *pool, const cenote_notice *notice, void *arg)
 {
     struct thief *t = arg;
     pthread_t thread;
-    (void)pool, (void)bytes, (void)address;
-    if (change != CENOTE_UNMAPPING || atomic_fetch_add(&t->notices, 1) != 1)
+    (void)pool;
+    if (notice->change != CENOTE_UNMAPPING || atomic_fetch_add(&t->notices, 1) != 1)
         return;
     DONE(pthread_create(&thread, NULL, steal, t));
     DONE(pthread_join(thread, NULL));
@@ -418,14 +418,14 @@ CASE(a_place_is_taken_while_the_driver_keeps_the_aliases)
     give(&scene, &first);
     second = take(&scene, SPLIT, LARGE, B);
     leave_free(&scene, WIDE, 2 * LARGE);
-    DONE(cenote_pool_watch(scene.pool, at_notice, &thief));
+    DONE(cenote_pool_watch(scene.pool, CENOTE_MAPPED | CENOTE_UNMAPPING | CENOTE_FREED, at_notice, &thief));
     units_grade_pages = SPLIT;
     fault_arm("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN, true);
     int error = cenote_alloc(scene.pool, 2 * LARGE, scene.stream[A], &at);
     EXPECT(error == CENOTE_OK || error == CENOTE_DRIVER);
     EXPECT(fault_fired() > 1);
     fault_disarm();
-    DONE(cenote_pool_watch(scene.pool, NULL, NULL));
+    DONE(cenote_pool_watch(scene.pool, 0, at_notice, &thief));
     DONE(cenote_pool_check(scene.pool));
     if (at)
         DONE(cenote_free(at));

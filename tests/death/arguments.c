@@ -25,6 +25,11 @@
 #define STRAY(words, call) NULLED(__LINE__, #call, CENOTE_INVALID, words, true, (s->violations = true, call))
 #define BAD(value) (value)
 
+static void watch_nothing(cenote_pool *pool, const cenote_notice *notice, void *arg)
+{
+    (void)pool, (void)notice, (void)arg;
+}
+
 struct givens {
     cenote_pool    *pool, *made;
     cenote_group   *group, *next;
@@ -76,8 +81,10 @@ INVALID(NO_POOL, cenote_pool_available(NULL, &g.left))
 INVALID("the last argument is NULL", cenote_pool_available(g.pool, NULL))
 INVALID(NO_POOL, cenote_pool_on_shortage(NULL, NULL, NULL))
 RIGHT(CENOTE_OK, cenote_pool_on_shortage(g.pool, NULL, NULL))
-INVALID(NO_POOL, cenote_pool_watch(NULL, NULL, NULL))
-RIGHT(CENOTE_OK, cenote_pool_watch(g.pool, NULL, NULL))
+INVALID(NO_POOL, cenote_pool_watch(NULL, 0, watch_nothing, NULL))
+INVALID("the function is NULL", cenote_pool_watch(g.pool, CENOTE_MAPPED, NULL, NULL))
+INVALID("0x3f, not of 0x40", cenote_pool_watch(g.pool, BAD(0x40), watch_nothing, NULL))
+RIGHT(CENOTE_OK, cenote_pool_watch(g.pool, 0, watch_nothing, NULL))
 INVALID(NO_POOL, cenote_alloc(NULL, 512, g.stream, &g.block))
 INVALID("the last argument is NULL", cenote_alloc(g.pool, 512, g.stream, NULL))
 INVALID("the last argument is NULL", cenote_alloc(g.pool, 0, g.stream, NULL))

@@ -33,9 +33,9 @@ static void call_them_all(void)
     keep_words();
 }
 
-static void nosy_watch(cenote_pool *pool, int change, void *address, size_t bytes, void *arg)
+static void nosy_watch(cenote_pool *pool, const cenote_notice *notice, void *arg)
 {
-    (void)pool, (void)change, (void)address, (void)bytes, (void)arg;
+    (void)pool, (void)notice, (void)arg;
     call_them_all();
 }
 
@@ -49,11 +49,11 @@ static uint64_t nosy_clock(void *arg)
 MISUSE(a_watch_function_that_calls_cenote, CENOTE_INVALID, "must not call cenote")
 {
     group = group_of(s, CENOTE_GROUP_PRIVATE);
-    DONE(cenote_pool_watch(s->scene.pool, nosy_watch, NULL));
+    DONE(cenote_pool_watch(s->scene.pool, CENOTE_MAPPED | CENOTE_UNMAPPING | CENOTE_FREED, nosy_watch, NULL));
     awaken(s);
     DONE(cenote_free(block_of(s, 20 * MIB)));
     EXPECT(!awake);
-    DONE(cenote_pool_watch(s->scene.pool, NULL, NULL));
+    DONE(cenote_pool_watch(s->scene.pool, 0, nosy_watch, NULL));
     DONE(cenote_group_destroy(group));
     return answer;
 }
@@ -66,7 +66,7 @@ MISUSE(a_watch_function_that_calls_cenote_later, CENOTE_INVALID, "must not call 
     DONE(cenote_use(block, s->scene.stream[B]));
     DONE(sim_launch_wait(s->scene.stream[B], MSEC));
     DONE(cenote_free(block));
-    DONE(cenote_pool_watch(s->scene.pool, nosy_watch, NULL));
+    DONE(cenote_pool_watch(s->scene.pool, CENOTE_MAPPED | CENOTE_UNMAPPING | CENOTE_FREED, nosy_watch, NULL));
     awaken(s);
     DONE(cenote_pool_trim(s->scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT(!awake);
@@ -75,7 +75,7 @@ MISUSE(a_watch_function_that_calls_cenote_later, CENOTE_INVALID, "must not call 
     awaken(s);
     DONE(cenote_pool_trim(s->scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT(!awake);
-    DONE(cenote_pool_watch(s->scene.pool, NULL, NULL));
+    DONE(cenote_pool_watch(s->scene.pool, 0, nosy_watch, NULL));
     DONE(cenote_group_destroy(group));
     return answer;
 }

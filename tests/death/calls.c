@@ -26,6 +26,11 @@ static void answered(const char *call, int error)
 
 #define ASK(call) answered(#call, call)
 
+static void hear(cenote_pool *pool, const cenote_notice *notice, void *arg)
+{
+    (void)pool, (void)notice, (void)arg;
+}
+
 static void call_pools(struct scenery *s, cenote_group *group)
 {
     cenote_pool *pool = s->scene.pool, *other;
@@ -43,7 +48,7 @@ static void call_pools(struct scenery *s, cenote_group *group)
     ASK(cenote_pool_grant(pool, 0));
     ASK(cenote_pool_available(pool, &left));
     ASK(cenote_pool_on_shortage(pool, NULL, NULL));
-    ASK(cenote_pool_watch(pool, NULL, NULL));
+    ASK(cenote_pool_watch(pool, 0, hear, NULL));
     ASK(cenote_pool_stats(pool, &stats));
     ASK(cenote_pool_reset_peaks(pool));
     ASK(cenote_pool_reset_totals(pool));
