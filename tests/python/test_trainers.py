@@ -62,7 +62,8 @@ trainer.fit(Small(), torch.utils.data.DataLoader(torch.randn(64, 1024), batch_si
 with open(logger.log_dir + "/metrics.csv") as log, open(sys.argv[1] + "/told.json", "w") as file:
     json.dump([{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(log)], file)
 """
-FIGURES = {"memory_allocated_gib", "memory_allocated_peak_gib", "memory_reserved_gib", "memory_reserved_peak_gib", "memory_cached_gib", "memory_waste_percent"}
+FIGURES = {"memory_allocated_gib", "memory_allocated_peak_gib", "memory_reserved_gib", "memory_reserved_peak_gib", "memory_cached_gib",
+           "memory_waste_percent"}
 OURS = {"memory_waits", "memory_driver_seconds"}
 
 

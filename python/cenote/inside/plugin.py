@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Optional
 
 from cenote import places
 from cenote.base import switch
-from cenote.inside import fallback, first_use, memory_saver, moment, ran_out
+from cenote.inside import fallback, first_use, memory_saver, moment, ran_out, vllm_sleep
 from cenote.labels import hooks, step_counter
 from cenote.launch import environment
 from cenote.native import adapter, bindings
@@ -107,6 +107,7 @@ def begin_features(torch: ModuleType, library: ctypes.CDLL) -> None:
     if adapter.active is not None:
         features.is_whole("abi")
         memory_saver.watch(torch)
+        vllm_sleep.watch(torch)
         features.begin("memory-info", lambda: trim_before_mem_get_info(torch))
         if environment.is_on(environment.HOST, os.environ):
             features.begin("pinned", lambda: install_host(library))
