@@ -212,6 +212,18 @@ int cenote_alloc(cenote_pool *pool, size_t bytes, cenote_stream stream, void **b
     return allocate(pool, NULL, &q, stream, block, __builtin_return_address(0));
 }
 
+/* The block that was allocated has the program's word from now on, or is given back. LOCKING: none held. */
+static int note_word(cenote_pool *pool, void *block, uint64_t word)
+{
+    lock_take(&pool->lock);
+    bool noted = words_set(&pool->words, (uint64_t)(uintptr_t)block, word);
+    lock_give(&pool->lock);
+    if (noted)
+        return CENOTE_OK;
+    (void)cenote_free(block);
+    return no_books();
+}
+
 int(cenote_alloc_with)(cenote_pool *pool, const cenote_request *request, void **block, size_t size)
 {
     cenote_request r = {0};
@@ -228,7 +240,13 @@ int(cenote_alloc_with)(cenote_pool *pool, const cenote_request *request, void **
         return error_set(CENOTE_INVALID, 0,
                          "%zu bytes at %p: give the size and address that an earlier block had, and no alignment",
                          r.bytes, r.at);
-    return allocate(pool, r.group, &q, r.stream, block, __builtin_return_address(0));
+    void *at;
+    error = allocate(pool, r.group, &q, r.stream, block ? &at : NULL, __builtin_return_address(0));
+    if (!error && at && r.word)
+        error = note_word(pool, at, r.word);
+    if (!error)
+        *block = at;
+    return error;
 }
 
 /* Pages for so many bytes in that heap, free. LOCKING: none held. */
@@ -277,6 +295,8 @@ uint32_t alloc_end_block(cenote_pool *pool, const struct block_ref *w)
         share_end(pool, w->start);
     if (pool->lent.by_block.count)
         index_remove(&pool->lent.by_block, w->start);
+    if (pool->words.by_block.count)
+        words_end(&pool->words, w->start);
     uint32_t uses = *w->uses ? pending_detach(pool, w, freed) : 0;
     if (!uses)
         place_give(pool, w, freed);

@@ -111,12 +111,12 @@ CASE(all_or_nothing)
     struct scene scene;
     void *block;
     open_with(&scene, CENOTE_VMM, 0);
-    DONE(cenote_pool_on_shortage(scene.pool, never, NULL));
+    DONE(cenote_pool_on_shortage(scene.pool, 1, never, NULL));
     DONE(cenote_alloc(scene.pool, 60 * MIB, scene.stream[B], &block));
     EXPECT_EQ(cenote_pool_reserve(scene.pool, 80 * MIB, scene.stream[A]), CENOTE_OUT_OF_MEMORY);
     EXPECT_EQ(scene_stats(scene.pool).reserved.current, 60 * MIB);
     EXPECT_EQ(scene_stats(scene.pool).ooms, 0);
-    DONE(cenote_pool_on_shortage(scene.pool, NULL, NULL));
+    DONE(cenote_pool_on_shortage(scene.pool, 0, never, NULL));
     DONE(cenote_free(block));
     scene_close(&scene);
 
