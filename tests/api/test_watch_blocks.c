@@ -8,6 +8,7 @@
 
 #include "tests/api/scene.h"
 #include "tests/base/random.h"
+#include "tests/requests.h"
 
 #define CHANGES (CENOTE_ALLOCATED | CENOTE_EXTENDED | CENOTE_ENDED)
 #define LIVE_MAX 4096
