@@ -70,10 +70,9 @@ void runtime_open(struct runtime *r, const cenote_options *options)
     for (int i = 0; i < FAMILIES; i++)
         DONE(cenote_group_create(r->pool, families[i].name, families[i].flags, NULL, &r->group[i]));
     cenote_request layer = {.bytes = LAYER_WEIGHTS, .group = r->group[WEIGHTS], .stream = r->decode};
-    for (int i = 0; i < LAYERS; i++) {
-        DONE(runtime_take(r, &layer, &r->weights[i]));
+    DONE(cenote_alloc_many(r->pool, &layer, LAYERS, r->weights));
+    for (int i = 0; i < LAYERS; i++)
         fill(r->weights[i], WEIGHT, LAYER_WEIGHTS, r->decode);
-    }
 }
 
 const char *family_name(enum family family)
@@ -108,8 +107,7 @@ static void check_weights(const struct runtime *r)
 void runtime_close(struct runtime *r)
 {
     check_weights(r);
-    for (int i = 0; i < LAYERS; i++)
-        DONE(cenote_free(r->weights[i]));
+    DONE(cenote_free_many(r->weights, LAYERS));
     for (int i = 0; i < FAMILIES; i++)
         DONE(cenote_group_destroy(r->group[i]));
     DONE(cenote_pool_destroy(r->pool));

@@ -391,6 +391,16 @@ CENOTE_API int cenote_alloc_with(cenote_pool *pool, const cenote_request *reques
  */
 CENOTE_API int cenote_extend(void *block, size_t bytes);
 
+/*
+ * `count` blocks, each as by cenote_alloc_with, in fewer holds of the pool's lock: CENOTE_INVALID with `at`. All or none: after an error those that
+ * were there already have been freed, and `blocks` means nothing.
+ */
+CENOTE_API int cenote_alloc_many(cenote_pool *pool, const cenote_request *request, size_t count, void **blocks, size_t size);
+#define cenote_alloc_many(...) cenote_alloc_many(__VA_ARGS__, sizeof(cenote_request))
+
+/* Frees each as cenote_free does. Where one is no block the others are freed all the same; the error is that of the last such. */
+CENOTE_API int cenote_free_many(void *const *blocks, size_t count);
+
 /* As cenote_free; CENOTE_WRONG_SIZE if the block was not asked for with exactly `bytes`. */
 CENOTE_API int cenote_free_sized(void *block, size_t bytes);
 

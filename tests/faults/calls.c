@@ -76,6 +76,22 @@ void scenario_words(struct act *act)
     DONE(cenote_pool_on_shortage(act->scene.pool, 0, make_no_room, &second));
 }
 
+static void take_many(struct act *act, size_t bytes, size_t count)
+{
+    void *many[40];
+    const cenote_request request = {.bytes = bytes, .stream = act->scene.stream[A], .word = 1};
+    if (act_done(act, cenote_alloc_many(act->scene.pool, &request, count, many)))
+        DONE(cenote_free_many(many, count));
+}
+
+void scenario_many(struct act *act)
+{
+    act_armed(act);
+    take_many(act, 700, 40);
+    take_many(act, 3 * MIB, 5);
+    take_many(act, 40 * KIB, 40);
+}
+
 /* A block that could not grow is as it was. */
 static void extend(struct act *act, struct act_block *block, size_t more)
 {

@@ -87,6 +87,17 @@ static int ask_now(struct model *m, struct model_block *b, size_t alignment, voi
     return error == CENOTE_BUSY ? CENOTE_OUT_OF_MEMORY : error;
 }
 
+/* Three, of which two go back at once. */
+static int ask_many(struct model *m, const struct model_block *b, void **at)
+{
+    void *many[3] = {NULL};
+    int error = cenote_alloc_many(m->pool, (&(cenote_request){.bytes = b->bytes, .stream = m->stream[b->stream]}), 3, many);
+    if (!error)
+        MUST(cenote_free_many(many, 2) == CENOTE_OK);
+    *at = many[2];
+    return error;
+}
+
 static int ask(struct model *m, struct model_block *b, void **at)
 {
     uint64_t kind = pick(m, 20);
@@ -99,6 +110,8 @@ static int ask(struct model *m, struct model_block *b, void **at)
         return alloc_aligned(m->pool, b->bytes, alignment, stream, at);
     if (kind < 6)
         return ask_now(m, b, alignment, at);
+    if (kind < 8)
+        return ask_many(m, b, at);
     return cenote_alloc(m->pool, b->bytes, stream, at);
 }
 
