@@ -14,7 +14,10 @@ list(FILTER library_sources EXCLUDE REGEX "/driver/topology\\.c$") # hwloc: cmak
 file(GLOB rare_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/stats/report/*.c ${CMAKE_SOURCE_DIR}/pool/sleep/*.c)
 list(APPEND rare_sources ${CMAKE_SOURCE_DIR}/pool/library.c ${CMAKE_SOURCE_DIR}/pool/careful.c ${CMAKE_SOURCE_DIR}/stats/text/options.c
     ${CMAKE_SOURCE_DIR}/stats/text/explain.c ${CMAKE_SOURCE_DIR}/share/import.c ${CMAKE_SOURCE_DIR}/share/socket.c ${CMAKE_SOURCE_DIR}/share/export.c
-    ${CMAKE_SOURCE_DIR}/driver/fault.c ${CMAKE_SOURCE_DIR}/driver/trace.c ${CMAKE_SOURCE_DIR}/pool/shortage/left.c)
+    ${CMAKE_SOURCE_DIR}/driver/fault.c ${CMAKE_SOURCE_DIR}/driver/trace.c ${CMAKE_SOURCE_DIR}/pool/shortage/left.c
+    ${CMAKE_SOURCE_DIR}/pool/shortage/ask.c ${CMAKE_SOURCE_DIR}/pool/calls/capture.c ${CMAKE_SOURCE_DIR}/pool/calls/reset_group.c
+    ${CMAKE_SOURCE_DIR}/share/lend.c ${CMAKE_SOURCE_DIR}/share/wants.c ${CMAKE_SOURCE_DIR}/share/letters.c ${CMAKE_SOURCE_DIR}/share/owner.c
+    ${CMAKE_SOURCE_DIR}/pool/life/prove.c)
 set_source_files_properties(${rare_sources} PROPERTIES COMPILE_OPTIONS "$<$<CONFIG:Release>:-Os>")
 
 if(CENOTE_NVTX_INCLUDE)

@@ -83,7 +83,11 @@ static int ask(struct world *w, struct block *taken, size_t *alignment, void **a
     cenote_request request = {.bytes = taken->bytes, .alignment = *alignment, .stream = stream};
     if (taken->group < GROUPS)
         request.group = p->group[taken->group];
-    return request.group || kind & 16 ? cenote_alloc_with(p->pool, &request, at) : cenote_alloc(p->pool, taken->bytes, stream, at);
+    request.word = taken->word = kind & 32 ? w->serial | 1 : 0;
+    request.flags = kind & 64 ? CENOTE_NO_WAIT : 0;
+    if (!request.group && !request.word && !request.flags && !(kind & 16))
+        return cenote_alloc(p->pool, taken->bytes, stream, at);
+    return cenote_alloc_with(p->pool, &request, at);
 }
 
 static void op_take(struct world *w)
@@ -204,27 +208,20 @@ static void op_find(struct world *w)
         return;
     JUDGE(cenote_find(b->at + input_below(w->in, b->bytes), &found) == CENOTE_OK);
     JUDGE(found.start == b->at && found.requested == b->bytes && found.size >= b->bytes);
-    JUDGE(found.pool == w->pool[b->pool].pool);
+    JUDGE(found.pool == w->pool[b->pool].pool && found.word == b->word);
 }
 
-/* Pinned memory may be touched whatever becomes of its block: that is what pins are for. */
+static void op_extend(struct world *w)
+{
+    struct block *b = block_any(w, true);
+    if (b)
+        runtime_extend(w, b, input_below(w->in, 4 * MIB) + 1);
+}
+
 static void op_pin(struct world *w)
 {
     struct pin *pin = &w->pin[input_below(w->in, PINS)];
-    struct block *b = block_any(w, true);
-    bool touch = input_byte(w->in) & 1;
-    if (!pin->at && b) {
-        *pin = (struct pin){b->at, b->bytes, b->pool};
-        JUDGE(cenote_pin(pin->at, pin->bytes) == CENOTE_OK);
-    } else if (pin->at) {
-        if (touch && w->capturing < 0) {
-            world_enter(w, w->pool[pin->pool].device);
-            JUDGE(sim_launch_touch(world_stream(w, pin->pool, 1), (CUdeviceptr)(uintptr_t)pin->at, pin->bytes) == CUDA_SUCCESS);
-            JUDGE(cuStreamSynchronize(world_stream(w, pin->pool, 1)) == CUDA_SUCCESS);
-        }
-        JUDGE(cenote_unpin(pin->at, pin->bytes) == CENOTE_OK);
-        pin->at = NULL;
-    }
+    runtime_pin(w, pin, block_any(w, true), input_byte(w->in) & 1);
 }
 
 /* ------------------------------------------------------------------------------------------------------------------ time and streams */
@@ -520,6 +517,18 @@ static void op_judge(struct world *w)
 }
 
 /* Labels move no block. That their rows add up is judged with everything else: invariant 20. */
+static void op_reset_group(struct world *w)
+{
+    static const enum group groups[] = {GROUP_OPEN, GROUP_PRIVATE, GROUP_SOURCE, GROUP_WHOLE}; /* not that of the graphs */
+    runtime_reset_group(w, any_pool(w), groups[input_byte(w->in) & 3]);
+}
+
+static void op_reserve(struct world *w)
+{
+    int pool = any_pool(w), stream = choose_stream(w, pool);
+    runtime_reserve(w, pool, stream, input_below(w->in, 8 * MIB));
+}
+
 static void op_label(struct world *w)
 {
     static const char *const names[] = {"a", "b", "c", "\xff"};

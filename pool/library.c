@@ -102,6 +102,8 @@ static void close_tables(cenote_pool *pool)
     table_close(&pool->store.arenas);
     clock_close(&pool->clock);
     table_close(&pool->exports.table);
+    table_close(&pool->words.table);
+    index_close(&pool->words.by_block);
     table_close(&pool->account.by_tag);
     index_close(&pool->exports.by_block);
     index_close(&pool->lent.by_block);
@@ -140,6 +142,7 @@ static int open_tables(cenote_pool *pool, uint32_t shift)
         table_open(&pool->store.arenas, sizeof(struct arena), ARENAS_MAX) &&
         (pool->groups.table.items || table_open(&pool->groups.table, sizeof(cenote_group), GROUPS_MAX)) &&
         clock_open(&pool->clock) && table_open(&pool->exports.table, sizeof(struct export), EXPORTS_MAX) &&
+        table_open(&pool->words.table, sizeof(struct word), WORDS_MAX) &&
         table_open(&pool->account.by_tag, sizeof(struct row), CENOTE_TAGS_MAX)) {
         choose_small_pages(&pool->store.pages, pool->config.device->granularity);
         pool->store.pages.mapped_once = pool->config.options.aliases == CENOTE_ALIASES_OFF;

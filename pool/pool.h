@@ -31,6 +31,7 @@
 #include "pool/sleep/courier.h"
 #include "pool/arenas/store.h"
 #include "pool/arenas/streams.h"
+#include "pool/arenas/words.h"
 #include "share/exports.h"
 #include "share/lent.h"
 #include "stats/account/account.h"
@@ -58,6 +59,7 @@ struct cenote_pool {
     struct pending   pending;
     struct exports   exports;
     struct lent      lent;
+    struct words     words;
     struct recorder  recorder;
     struct streams   streams;
 

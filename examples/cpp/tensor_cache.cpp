@@ -47,7 +47,7 @@ class cache {
 public:
     /* The pool calls make_room when memory runs out, before it throws. */
     cache(cenote::pool_ref from, CUstream loads_on, CUstream used_on) : pool(from), load(loads_on), compute(used_on) { pool.on_shortage(make_room); }
-    ~cache() { pool.off_shortage(); }
+    ~cache() { pool.off_shortage(make_room); }
 
     static std::size_t bytes_of(int name) { return (3 + name % 11) * MIB; }
 

@@ -57,8 +57,9 @@ static CUgraphExec capture(struct decoder *d, struct runtime *r, size_t batch)
 
 void decoder_open(struct decoder *d, struct runtime *r)
 {
-    DONE(runtime_take(r, GRAPHS, BATCH_MAX * sizeof(uint32_t), r->decode, &d->in));
-    DONE(runtime_take(r, GRAPHS, BATCH_MAX * sizeof(uint32_t), r->decode, &d->out));
+    cenote_request tokens = {.bytes = BATCH_MAX * sizeof(uint32_t), .group = r->group[GRAPHS], .stream = r->decode};
+    DONE(runtime_take(r, &tokens, &d->in));
+    DONE(runtime_take(r, &tokens, &d->out));
     for (int size = BATCH_SIZES - 1; size >= 0; size--)
         d->graph[size] = capture(d, r, 1u << size);
 }

@@ -29,14 +29,15 @@ static int extend(struct runtime *r, struct kv *kv, int tokens, CUstream stream)
 }
 
 /* Room for `tokens` more. Not CENOTE_OK: there is no memory, and the cache is as it was. */
-int kv_grow(struct runtime *r, struct kv *kv, int tokens, CUstream stream)
+int kv_grow(struct runtime *r, struct kv *kv, int tokens, uint32_t owner, CUstream stream)
 {
+    cenote_request request = {.bytes = (size_t)tokens * TOKEN_BYTES, .group = r->group[KV], .stream = stream, .word = owner};
     void *at;
     int error = extend(r, kv, tokens, stream);
     if (error != CENOTE_BUSY)
         return error;
     must(kv->count < SPANS_MAX, "an answer has at most SPANS_MAX spans");
-    error = runtime_take(r, KV, (size_t)tokens * TOKEN_BYTES, stream, &at);
+    error = runtime_take(r, &request, &at);
     if (error)
         return error;
     kv->spans[kv->count++] = (struct span){at, tokens};
@@ -60,6 +61,9 @@ void kv_check(const struct kv *kv, uint32_t owner, CUstream stream)
     int token = 0;
     for (const struct span *s = kv->spans; s < kv->spans + kv->count; s++) {
         size_t bytes = (size_t)s->tokens * TOKEN_BYTES;
+        cenote_block span;
+        DONE(cenote_find(s->at, &span));
+        must(span.word == owner, "the pool knows whose span it is");
         uint32_t *words = malloc(bytes);
         must(words, "host memory");
         DONE(cuMemcpyDtoHAsync(words, (CUdeviceptr)s->at, bytes, stream));

@@ -13,10 +13,12 @@ static int run_layer(struct runtime *r, size_t tokens)
 {
     size_t hidden_bytes = tokens * WIDTH * 2 * 14, scores_bytes = HEADS * tokens * tokens * 2;
     void *hidden, *scores;
-    int error = runtime_take(r, ACTIVATIONS, hidden_bytes, r->prefill, &hidden);
+    cenote_request request = {.bytes = hidden_bytes, .group = r->group[ACTIVATIONS], .stream = r->prefill};
+    int error = runtime_take(r, &request, &hidden);
     if (error)
         return error;
-    if (!(error = runtime_take(r, ACTIVATIONS, scores_bytes, r->prefill, &scores))) {
+    request.bytes = scores_bytes;
+    if (!(error = runtime_take(r, &request, &scores))) {
         fill(hidden, NOISE, hidden_bytes, r->prefill);
         fill(scores, NOISE, scores_bytes, r->prefill);
         DONE(cenote_free(scores));
@@ -31,7 +33,7 @@ static int run_layer(struct runtime *r, size_t tokens)
  */
 int prefill(struct runtime *r, struct kv *kv, int tokens, uint32_t owner)
 {
-    int error = kv_grow(r, kv, tokens, r->prefill);
+    int error = kv_grow(r, kv, tokens, owner, r->prefill);
     for (int layer = 0; layer < LAYERS && !error; layer++)
         error = run_layer(r, (size_t)tokens);
     if (error) {

@@ -46,10 +46,9 @@ void fill(void *at, uint32_t word, size_t bytes, CUstream stream)
 }
 
 /* CENOTE_OK, or CENOTE_OUT_OF_MEMORY: that one is for the caller to act on. */
-int runtime_take(struct runtime *r, enum family family, size_t bytes, CUstream stream, void **block)
+int runtime_take(struct runtime *r, const cenote_request *request, void **block)
 {
-    cenote_request request = {.bytes = bytes, .group = r->group[family], .stream = stream};
-    int error = cenote_alloc_with(r->pool, &request, block);
+    int error = cenote_alloc_with(r->pool, request, block);
     if (error != CENOTE_OUT_OF_MEMORY)
         done(error, "cenote_alloc_with");
     return error;
@@ -70,10 +69,10 @@ void runtime_open(struct runtime *r, const cenote_options *options)
     DONE(cenote_stream_set_immortal(r->pool, r->decode));
     for (int i = 0; i < FAMILIES; i++)
         DONE(cenote_group_create(r->pool, families[i].name, families[i].flags, NULL, &r->group[i]));
-    for (int i = 0; i < LAYERS; i++) {
-        DONE(runtime_take(r, WEIGHTS, LAYER_WEIGHTS, r->decode, &r->weights[i]));
+    cenote_request layer = {.bytes = LAYER_WEIGHTS, .group = r->group[WEIGHTS], .stream = r->decode};
+    DONE(cenote_alloc_many(r->pool, &layer, LAYERS, r->weights));
+    for (int i = 0; i < LAYERS; i++)
         fill(r->weights[i], WEIGHT, LAYER_WEIGHTS, r->decode);
-    }
 }
 
 const char *family_name(enum family family)
@@ -108,8 +107,7 @@ static void check_weights(const struct runtime *r)
 void runtime_close(struct runtime *r)
 {
     check_weights(r);
-    for (int i = 0; i < LAYERS; i++)
-        DONE(cenote_free(r->weights[i]));
+    DONE(cenote_free_many(r->weights, LAYERS));
     for (int i = 0; i < FAMILIES; i++)
         DONE(cenote_group_destroy(r->group[i]));
     DONE(cenote_pool_destroy(r->pool));

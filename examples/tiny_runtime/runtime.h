@@ -40,7 +40,7 @@ struct runtime {
 
 void runtime_open(struct runtime *r, const cenote_options *options);
 void runtime_close(struct runtime *r);
-int  runtime_take(struct runtime *r, enum family family, size_t bytes, CUstream stream, void **block);
+int  runtime_take(struct runtime *r, const cenote_request *request, void **block);
 void runtime_note(struct runtime *r);
 const char *family_name(enum family family);
 void fill(void *at, uint32_t word, size_t bytes, CUstream stream);
@@ -62,7 +62,7 @@ struct kv {
     int tokens;     /* of these, written */
 };
 
-int  kv_grow(struct runtime *r, struct kv *kv, int tokens, CUstream stream);
+int  kv_grow(struct runtime *r, struct kv *kv, int tokens, uint32_t owner, CUstream stream);
 void kv_write(struct kv *kv, int tokens, uint32_t owner, CUstream stream);
 void kv_check(const struct kv *kv, uint32_t owner, CUstream stream);
 void kv_drop(struct runtime *r, struct kv *kv);

@@ -113,7 +113,7 @@ static void grow(struct server *s)
         if (q->state != RUNNING || q->kv.tokens < q->kv.room)
             continue;
         s->growing = q;
-        int error = kv_grow(s->runtime, &q->kv, SPAN_TOKENS, s->runtime->decode);
+        int error = kv_grow(s->runtime, &q->kv, SPAN_TOKENS, number_of(s, q), s->runtime->decode);
         s->growing = NULL;
         if (error && running(s) > 1)
             evict(s, q);
@@ -179,7 +179,7 @@ struct outcome serve(struct runtime *r)
         {.arrives = 50, .prompt = 145, .answer = 350},
     };
     struct server s = {.runtime = r, .requests = requests, .count = sizeof requests / sizeof *requests};
-    DONE(cenote_pool_on_shortage(r->pool, make_room, &s));
+    DONE(cenote_pool_on_shortage(r->pool, 1, make_room, &s));
     decoder_open(&s.decoder, r);
     for (; !is_over(&s); s.outcome.steps++) {
         admit(&s, s.outcome.steps);
@@ -188,6 +188,6 @@ struct outcome serve(struct runtime *r)
         runtime_note(r);
     }
     decoder_close(&s.decoder);
-    DONE(cenote_pool_on_shortage(r->pool, NULL, NULL));
+    DONE(cenote_pool_on_shortage(r->pool, 0, make_room, &s));
     return s.outcome;
 }

@@ -51,6 +51,7 @@ void block_taken(struct world *w, struct block *b, struct block taken)
     *b = taken;
     b->pattern = ++w->serial * 0x9e3779b97f4a7c15u;
     b->readable = true;
+    b->of = b->group < GROUPS ? w->pool[b->pool].group[b->group] : NULL;
     b->graph = world_is_capturing(w, b->pool, b->stream) ? w->graph : -1;
     w->pool[b->pool].requested += b->bytes;
     for (int i = 0; i < BLOCKS; i++)
@@ -121,8 +122,9 @@ struct block *block_to_read(struct world *w, int *reader)
     return b;
 }
 
-void block_read_late(struct world *w, const struct block *b, int reader, uint64_t late)
+void block_read_late(struct world *w, struct block *b, int reader, uint64_t late)
 {
+    b->shown = true;
     CUstream stream = world_stream(w, b->pool, reader);
     world_order(world_stream(w, b->pool, b->stream), stream);
     JUDGE(sim_launch_wait(stream, late) == CUDA_SUCCESS);

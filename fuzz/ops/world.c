@@ -230,7 +230,7 @@ void pool_open(struct world *w, int pool)
         group_open(w, pool, g);
     p->gives = input_byte(w->in) & 1;
     if (p->gives)
-        JUDGE(cenote_pool_on_shortage(p->pool, give_one, w) == CENOTE_OK);
+        JUDGE(cenote_pool_on_shortage(p->pool, 1, give_one, w) == CENOTE_OK);
 }
 
 static bool is_in_use(const struct world *w, int pool)

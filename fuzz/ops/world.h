@@ -54,6 +54,9 @@ struct block {
     bool     readable;          /* its stream still is the one it was taken on, and may be given work that reads it */
     int      group;             /* enum group, GROUPS: none */
     bool     whole;             /* it has its pages to itself */
+    cenote_group *of;           /* that group as it was then: there may be another by now */
+    uint64_t word;              /* that it was asked for with, 0: none */
+    bool     shown;             /* another stream has been given work that reads it */
     char    *was;               /* where the last block of this place lay; the rest but contents is as it was then */
     int      graph;             /* contents appear when this graph is replayed; -1: of no graph */
 };
@@ -118,10 +121,17 @@ void block_last_look(struct world *w, struct block *b); /* no work that reads it
 bool block_has_its_pages(const struct world *w, const struct block *b); /* no byte of another block lies on a page of it */
 struct block *block_any(struct world *w, bool live);    /* the input's choice; NULL: the chosen one is not live (or is) */
 struct block *block_to_read(struct world *w, int *reader);
-void block_read_late(struct world *w, const struct block *b, int reader, uint64_t late); /* behind what its own stream has to do */
+void block_read_late(struct world *w, struct block *b, int reader, uint64_t late); /* behind what its own stream has to do */
 void block_gone(struct world *w, struct block *b); /* it was freed */
 
 void world_arm(struct world *w);            /* faults.c: a driver call is going to fail */
+
+/* --- runtime.c */
+
+void runtime_extend(struct world *w, struct block *b, size_t more);
+void runtime_reset_group(struct world *w, int pool, enum group group);
+void runtime_pin(struct world *w, struct pin *pin, const struct block *b, bool touch); /* or unpins it */
+void runtime_reserve(struct world *w, int pool, int stream, uint64_t bytes);
 
 /* --- shares.c */
 

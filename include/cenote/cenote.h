@@ -78,12 +78,121 @@ enum cenote_error {
 #undef CENOTE_ERROR
 };
 
-/* The name of an error ("CENOTE_OUT_OF_MEMORY") and its one-line meaning. Unknown codes have one too. */
-CENOTE_API const char *cenote_error_name(int error);
-CENOTE_API const char *cenote_error_text(int error);
+/* ------------------------------------------------------------------------------------------------------------- the first day */
+
+/*
+ * Twelve calls with which a program begins. Options come from the environment (CENOTE_CONF="limit:80%"); what is below the line is for programs
+ * that need it.
+ */
 
 /* What went wrong in the last failing call of this thread, in words. Never NULL; valid until the thread's next failing call. */
 CENOTE_API const char *cenote_message(void);
+
+/* The name of an error: "CENOTE_OUT_OF_MEMORY". Unknown codes have one too. */
+CENOTE_API const char *cenote_error_name(int error);
+
+/*
+ * The device's default pool, made at the first call with the options of CENOTE_CONF. It can be destroyed only where the program has reset the device,
+ * as all pools there have to be before new ones work; then the next call makes another.
+ */
+CENOTE_API int cenote_pool_default(int device, cenote_pool **pool);
+
+/* Changes the most physical memory the pool may hold. 0: no limit. What is held above it is given back as far as it is free. */
+CENOTE_API int cenote_pool_set_limit(cenote_pool *pool, uint64_t bytes);
+
+/* What a pool could still hand out. */
+typedef struct cenote_available {
+    uint64_t held;       /* physical memory of the pool */
+    uint64_t others;     /* that all others hold on the device: other pools, other allocators, contexts, other processes */
+    uint64_t limit;      /* of the pool, 0: none */
+    uint64_t free_now;   /* what the driver has left, within the limit, and free pages that any stream may take now */
+    uint64_t free_later; /* the same once the device is done with all that was freed */
+} cenote_available;
+
+/*
+ * For programs that decide by it what to begin: cheap enough for each step. It is one question to the driver, which no capture forbids, and a look at
+ * the pages that may be free; nothing is waited for. It is no promise: others take memory meanwhile, a block needs addresses that hang together, and
+ * what lies free beside blocks on their pages does not count.
+ */
+CENOTE_API int cenote_pool_available(cenote_pool *pool, cenote_available *available, size_t size);
+#define cenote_pool_available(...) cenote_pool_available(__VA_ARGS__, sizeof(cenote_available))
+
+/*
+ * A block of at least `bytes`, aligned to 512, for use on `stream` from now on. A program that uses it on another stream orders that
+ * one behind what `stream` has after this call. A synchronization before the call is not enough, because the call may make `stream` wait on
+ * the device (option order). Zero bytes give NULL, which cenote_free accepts.
+ * Any size is a valid question: what cannot be served is CENOTE_OUT_OF_MEMORY, or CENOTE_OUT_OF_ADDRESSES where memory is left but no
+ * device addresses.
+ */
+CENOTE_API int cenote_alloc(cenote_pool *pool, size_t bytes, cenote_stream stream, void **block);
+
+/*
+ * The block is also used on another stream. When it is freed it waits until the work that is then on `stream` is done.
+ * Call it after the block is allocated and before it is freed; once per stream is enough. A created stream may be of another device.
+ */
+CENOTE_API int cenote_use(void *block, cenote_stream stream);
+
+/*
+ * Gives a block back in the order of the stream it was allocated on. Work already put on that stream, and on the streams named by
+ * cenote_use, may still use it; later work must not. Never fails for want of anything: errors are misuse, and then nothing happened.
+ */
+CENOTE_API int cenote_free(void *block);
+
+/*
+ * Frees a block whose last use is on `stream`, which may be any: cenote_use and cenote_free in one call. Work already put on `stream` may still use
+ * the block, and it comes back to the stream it was allocated on when that work is done. If the stream cannot be named, as one that was destroyed,
+ * it is an error and the block stays live. With announced:0, too, the stream has its event in this call, and may be destroyed afterwards, unless
+ * it is being captured, a capture is open on the device, or the driver refuses.
+ */
+CENOTE_API int cenote_free_on(void *block, cenote_stream stream);
+
+typedef struct cenote_block {
+    void         *start;      /* what cenote_alloc returned */
+    size_t        requested;  /* bytes asked for */
+    size_t        size;       /* bytes that may be used */
+    cenote_pool  *pool;
+    cenote_group *group;      /* NULL: none */
+    uint64_t      stream_id;  /* of its stream: cuStreamGetId of a created one, a number of our own for default streams */
+    cenote_stream stream;     /* the handle it had when it was last used; it may be dead */
+    uint64_t      used;       /* streams named by cenote_use: if any, the block waits for them when it is freed */
+    uint64_t      word;       /* of its cenote_request, 0: none */
+} cenote_block;
+
+/* The live block that holds `address`, which may lie inside it. */
+CENOTE_API int cenote_find(const void *address, cenote_block *block, size_t size);
+#define cenote_find(...) cenote_find(__VA_ARGS__, sizeof(cenote_block))
+
+#define CENOTE_TRIM_WAIT 1u /* wait on the host until all work put on the device so far is done: then everything unused can go */
+
+/* Comes again and again, as after each step: if that costs too much and no other process is on the device, what steps use stays (docs/options.md). */
+#define CENOTE_TRIM_PERIODIC 2u
+
+#define CENOTE_TRIM_DEFERRED 4u /* only what periodic trims have left: the program is about to look. Nothing while a capture is open */
+
+/* Gives free pages back to the driver until at most `keep_bytes` of physical memory are held, or nothing more is free. */
+CENOTE_API int cenote_pool_trim(cenote_pool *pool, uint64_t keep_bytes, unsigned flags);
+
+/*
+ * Called, with no lock held, when memory runs out and before the allocation fails: the program may free blocks of its own. Nonzero
+ * means it did, and the search starts again; up to eight times for one allocation, so what is freed should be about `bytes` or more. What it
+ * allocates itself does without it.
+ */
+typedef int (*cenote_shortage_fn)(cenote_pool *pool, size_t bytes, void *arg);
+
+/*
+ * The function is called from now on, with `arg`: that of the least rank first, from 1, and of equal ranks the one set first. Those behind it are
+ * called if it freed nothing. Up to eight of them a pool; the same function and argument again have another rank. Rank 0 takes them away: they are
+ * not running any more when that returns, so the function must not wait for the thread that takes it away. A call from inside a
+ * function that cenote called does not wait: then those calls that run on other threads may still be running.
+ */
+CENOTE_API int cenote_pool_on_shortage(cenote_pool *pool, uint32_t rank, cenote_shortage_fn function, void *arg);
+
+/* ------------------------------------------------------------------------------------------------------------ below the line */
+
+/* ------------------------------------------------------------------------------------------------------------------ errors */
+
+/* What an error means, in one line. Unknown codes have that, too. */
+CENOTE_API const char *cenote_error_text(int error);
 
 /* The CUresult behind the last CENOTE_DRIVER, CENOTE_DEVICE_LOST or CENOTE_OUT_OF_MEMORY of this thread, 0 if there was none. */
 CENOTE_API int cenote_driver_result(void);
@@ -159,12 +268,6 @@ CENOTE_API const char *cenote_options_help(void);
 /* --------------------------------------------------------------------------------------------------------------------- pools */
 
 /*
- * The device's default pool, made at the first call with the options of CENOTE_CONF. It can be destroyed only where the program has reset the device,
- * as all pools there have to be before new ones work; then the next call makes another.
- */
-CENOTE_API int cenote_pool_default(int device, cenote_pool **pool);
-
-/*
  * A pool of one's own. `options` may be NULL for the defaults. CENOTE_BUSY: it would be the first with announced:0, there are other pools, and an
  * announced capture is open.
  */
@@ -189,9 +292,6 @@ CENOTE_API int cenote_pool_create_in(cenote_context context, const cenote_option
  */
 CENOTE_API int cenote_pool_destroy(cenote_pool *pool);
 
-/* Changes the most physical memory the pool may hold. 0: no limit. What is held above it is given back as far as it is free. */
-CENOTE_API int cenote_pool_set_limit(cenote_pool *pool, uint64_t bytes);
-
 /* Changes trim_above of options.def, from 0 (off) to 1. */
 CENOTE_API int cenote_pool_set_trim_above(cenote_pool *pool, double part);
 
@@ -207,33 +307,6 @@ CENOTE_API int cenote_pool_provider(const cenote_pool *pool);
  * CENOTE_NOT_SUPPORTED where the device cannot reach this one's memory. What a program's own source gives to a group is not touched.
  */
 CENOTE_API int cenote_pool_grant(cenote_pool *pool, int device);
-
-/* What a pool could still hand out. */
-typedef struct cenote_available {
-    uint64_t held;       /* physical memory of the pool */
-    uint64_t others;     /* that all others hold on the device: other pools, other allocators, contexts, other processes */
-    uint64_t limit;      /* of the pool, 0: none */
-    uint64_t free_now;   /* what the driver has left, within the limit, and free pages that any stream may take now */
-    uint64_t free_later; /* the same once the device is done with all that was freed */
-} cenote_available;
-
-/*
- * For programs that decide by it what to begin: cheap enough for each step. It is one question to the driver, which no capture forbids, and a look at
- * the pages that may be free; nothing is waited for. It is no promise: others take memory meanwhile, a block needs addresses that hang together, and
- * what lies free beside blocks on their pages does not count.
- */
-CENOTE_API int cenote_pool_available(cenote_pool *pool, cenote_available *available, size_t size);
-#define cenote_pool_available(...) cenote_pool_available(__VA_ARGS__, sizeof(cenote_available))
-
-/*
- * Called, with no lock held, when memory runs out and before the allocation fails: the program may free blocks of its own. Nonzero
- * means it did, and the search starts again; up to eight times for one allocation, so what is freed should be about `bytes` or more. What it
- * allocates itself does without it. One function per pool; NULL takes it away. The earlier
- * one is not running any more when that returns, so the function must not wait for the thread that takes it away. A call from inside a
- * function that cenote called does not wait: then those calls that run on other threads may still be running.
- */
-typedef int (*cenote_shortage_fn)(cenote_pool *pool, size_t bytes, void *arg);
-CENOTE_API int cenote_pool_on_shortage(cenote_pool *pool, cenote_shortage_fn function, void *arg);
 
 /* What a watch function hears of: bits. */
 enum cenote_change {
@@ -273,15 +346,6 @@ CENOTE_API int cenote_pool_watch(cenote_pool *pool, uint32_t changes, cenote_wat
 /* -------------------------------------------------------------------------------------------------------------------- blocks */
 
 /*
- * A block of at least `bytes`, aligned to 512, for use on `stream` from now on. A program that uses it on another stream orders that
- * one behind what `stream` has after this call. A synchronization before the call is not enough, because the call may make `stream` wait on
- * the device (option order). Zero bytes give NULL, which cenote_free accepts.
- * Any size is a valid question: what cannot be served is CENOTE_OUT_OF_MEMORY, or CENOTE_OUT_OF_ADDRESSES where memory is left but no
- * device addresses.
- */
-CENOTE_API int cenote_alloc(cenote_pool *pool, size_t bytes, cenote_stream stream, void **block);
-
-/*
  * The calling thread does not wait: not for the device, not for a thread that changes mappings, and no shortage function and no source is called.
  * What is there or can be had from the driver is given; else the call is CENOTE_OUT_OF_MEMORY, without the explanation, or CENOTE_BUSY while
  * another thread has the turn to change mappings. No stream is made to wait, either.
@@ -305,6 +369,7 @@ typedef struct cenote_request {
     void         *at;         /* NULL: anywhere */
     cenote_group *group;      /* NULL: none */
     cenote_stream stream;
+    uint64_t      word;       /* the program's own, which cenote_find, cenote_pool_pieces and snapshots give back; 0: none */
     uint32_t      flags;      /* CENOTE_NO_WAIT */
     uint32_t      unused;     /* 0 */
 } cenote_request;
@@ -312,12 +377,6 @@ typedef struct cenote_request {
 /* As cenote_alloc, with all that a block can be asked for. `pool` may be NULL if there is a group. */
 CENOTE_API int cenote_alloc_with(cenote_pool *pool, const cenote_request *request, void **block, size_t size);
 #define cenote_alloc_with(...) cenote_alloc_with(__VA_ARGS__, sizeof(cenote_request))
-
-/*
- * Gives a block back in the order of the stream it was allocated on. Work already put on that stream, and on the streams named by
- * cenote_use, may still use it; later work must not. Never fails for want of anything: errors are misuse, and then nothing happened.
- */
-CENOTE_API int cenote_free(void *block);
 
 /*
  * A live block has so many bytes from now on, at the address it has, and what was in it stays: it grows into what lies behind it, if that is free, or
@@ -332,43 +391,24 @@ CENOTE_API int cenote_free(void *block);
  */
 CENOTE_API int cenote_extend(void *block, size_t bytes);
 
-/* The same; CENOTE_WRONG_SIZE if the block was not asked for with exactly `bytes`. */
+/*
+ * `count` blocks, each as by cenote_alloc_with, in fewer holds of the pool's lock: CENOTE_INVALID with `at`. All or none: after an error those that
+ * were there already have been freed, and `blocks` means nothing.
+ */
+CENOTE_API int cenote_alloc_many(cenote_pool *pool, const cenote_request *request, size_t count, void **blocks, size_t size);
+#define cenote_alloc_many(...) cenote_alloc_many(__VA_ARGS__, sizeof(cenote_request))
+
+/* Frees each as cenote_free does. Where one is no block the others are freed all the same; the error is that of the last such. */
+CENOTE_API int cenote_free_many(void *const *blocks, size_t count);
+
+/* As cenote_free; CENOTE_WRONG_SIZE if the block was not asked for with exactly `bytes`. */
 CENOTE_API int cenote_free_sized(void *block, size_t bytes);
-
-/*
- * The block is also used on another stream. When it is freed it waits until the work that is then on `stream` is done.
- * Call it after the block is allocated and before it is freed; once per stream is enough. A created stream may be of another device.
- */
-CENOTE_API int cenote_use(void *block, cenote_stream stream);
-
-/*
- * Frees a block whose last use is on `stream`, which may be any: cenote_use and cenote_free in one call. Work already put on `stream` may still use
- * the block, and it comes back to the stream it was allocated on when that work is done. If the stream cannot be named, as one that was destroyed,
- * it is an error and the block stays live. With announced:0, too, the stream has its event in this call, and may be destroyed afterwards, unless
- * it is being captured, a capture is open on the device, or the driver refuses.
- */
-CENOTE_API int cenote_free_on(void *block, cenote_stream stream);
 
 /*
  * The same as cenote_use for a stream whose device the caller knows: the default streams of another device have no handle that says so. If a created
  * stream is of another device than that, the call is CENOTE_INVALID.
  */
 CENOTE_API int cenote_use_on_device(void *block, int device, cenote_stream stream);
-
-typedef struct cenote_block {
-    void         *start;      /* what cenote_alloc returned */
-    size_t        requested;  /* bytes asked for */
-    size_t        size;       /* bytes that may be used */
-    cenote_pool  *pool;
-    cenote_group *group;      /* NULL: none */
-    uint64_t      stream_id;  /* of its stream: cuStreamGetId of a created one, a number of our own for default streams */
-    cenote_stream stream;     /* the handle it had when it was last used; it may be dead */
-    uint64_t      used;       /* streams named by cenote_use: if any, the block waits for them when it is freed */
-} cenote_block;
-
-/* The live block that holds `address`, which may lie inside it. */
-CENOTE_API int cenote_find(const void *address, cenote_block *block, size_t size);
-#define cenote_find(...) cenote_find(__VA_ARGS__, sizeof(cenote_block))
 
 /*
  * Memory registered with NCCL, UCX or a network card: those remember which physical memory lies under an address. Between pin and
@@ -410,16 +450,6 @@ CENOTE_API int cenote_pool_sync_end(cenote_pool *pool, uint64_t sync);
 CENOTE_API int cenote_stream_set_immortal(cenote_pool *pool, cenote_stream stream);
 
 /* --------------------------------------------------------------------------------------------------------- giving memory back */
-
-#define CENOTE_TRIM_WAIT 1u /* wait on the host until all work put on the device so far is done: then everything unused can go */
-
-/* Comes again and again, as after each step: if that costs too much and no other process is on the device, what steps use stays (docs/options.md). */
-#define CENOTE_TRIM_PERIODIC 2u
-
-#define CENOTE_TRIM_DEFERRED 4u /* only what periodic trims have left: the program is about to look. Nothing while a capture is open */
-
-/* Gives free pages back to the driver until at most `keep_bytes` of physical memory are held, or nothing more is free. */
-CENOTE_API int cenote_pool_trim(cenote_pool *pool, uint64_t keep_bytes, unsigned flags);
 
 /*
  * Pages ahead: what is allocated on the stream next, blocks of up to so many bytes together, needs no call of the driver that makes or maps memory,

@@ -310,16 +310,13 @@ public:
     void stream_retire(cenote_stream stream) const { check(cenote_stream_retire(pool_, stream)); }
     void stream_set_immortal(cenote_stream stream) const { check(cenote_stream_set_immortal(pool_, stream)); }
 
-    /* bool function(std::size_t bytes), true: something was freed. It is not copied and has to live as long as it is set. */
-    template <class Function> void on_shortage(Function &function) const
+    /* bool function(std::size_t bytes), true: something was freed. It is not copied and has to live as long as it is set; the least rank first. */
+    template <class Function> void on_shortage(Function &function, std::uint32_t rank = 1) const
     {
         static_assert(std::is_convertible_v<decltype(function(std::size_t{})), bool>, "bool function(std::size_t bytes)");
-        auto call = [](cenote_pool *, std::size_t bytes, void *arg) noexcept -> int {
-            return static_cast<bool>((*static_cast<Function *>(arg))(bytes));
-        };
-        check(cenote_pool_on_shortage(pool_, call, const_cast<void *>(static_cast<const void *>(std::addressof(function)))));
+        check(cenote_pool_on_shortage(pool_, rank, call_shortage<Function>, const_cast<void *>(static_cast<const void *>(std::addressof(function)))));
     }
-    void off_shortage() const { check(cenote_pool_on_shortage(pool_, nullptr, nullptr)); }
+    template <class Function> void off_shortage(Function &function) const { on_shortage(function, 0); }
 
     friend bool operator==(pool_ref a, pool_ref b) noexcept { return a.pool_ == b.pool_; }
     friend bool operator!=(pool_ref a, pool_ref b) noexcept { return a.pool_ != b.pool_; }
@@ -327,6 +324,12 @@ public:
 protected:
     static cenote_pool *none() noexcept { return nullptr; }
     cenote_pool *pool_;
+
+private:
+    template <class Function> static int call_shortage(cenote_pool *, std::size_t bytes, void *arg) noexcept
+    {
+        return static_cast<bool>((*static_cast<Function *>(arg))(bytes));
+    }
 };
 
 /* A pool of one's own. */

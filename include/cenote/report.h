@@ -204,6 +204,7 @@ typedef struct cenote_piece {
     uint8_t       lent;       /* 1: a block of no group, in memory that this group has lent it (CENOTE_GROUP_LEND) */
     uint8_t       came_whole; /* 1: of memory that came as one piece, from the driver or a source, and cannot move: not of pages */
     uint64_t      born;       /* steps that were over when it was allocated */
+    uint64_t      word;       /* of a live block, as in cenote_block */
 } cenote_piece;
 
 /*
@@ -230,7 +231,8 @@ CENOTE_API int cenote_pool_record_save(cenote_pool *pool, const char *path);
 
 /*
  * Everything the pool knows as JSON (docs/snapshot.md), which says whether it is of one moment: it is if no other thread wanted the pool meanwhile.
- * Counters are of one moment always. Files as for cenote_pool_record_save.
+ * Counters are of one moment always. Files as for cenote_pool_record_save. A snapshot goes into memory if the path is /proc/self/fd/N, with the
+ * number of a memfd.
  */
 CENOTE_API int cenote_pool_snapshot(cenote_pool *pool, const char *path);
 

@@ -134,7 +134,7 @@ static int make_pool(struct place *p, CUcontext context)
     if (!error)
         error = captures_join(p->number, p->pool, p->mark, p->all_are_seen);
     if (!error)
-        error = cenote_pool_on_shortage(p->pool, memory_return_in_shortage, p);
+        error = cenote_pool_on_shortage(p->pool, 1, memory_return_in_shortage, p);
     if (!error)
         cenote_pool_set_user(p->pool, "the program");
     return error;

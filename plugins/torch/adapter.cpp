@@ -277,7 +277,7 @@ void Adapter::init(int device_count)
         cenote_pool *made = nullptr;
         int error = cenote_pool_default(device, &made);
         TORCH_CHECK(!error, "cenote on device ", device, ": ", message_of(error));
-        cenote_pool_on_shortage(made, &free_other_memory, nullptr);
+        cenote_pool_on_shortage(made, 1, &free_other_memory, nullptr);
         cenote_pool_set_user(made, "PyTorch");
         record_last(made, device_count);
         if (cenote_pool_provider(made) != CENOTE_VMM)

@@ -141,6 +141,7 @@ int locate_find(const void *address, cenote_block *block, int answer)
                                 .group = w.arena->group ? group_of(pool, w.arena->group) : NULL,
                                 .stream_id = w.arena->stream,
                                 .stream = w.arena->handle,
+                                .word = words_of(&pool->words, w.start),
                                 .used = *w.uses ? use_of(&pool->clock, *w.uses)->left : 0};
     if (pool)
         lock_give(&pool->lock);

@@ -63,6 +63,8 @@ static void cover_pages(const cenote_pool *pool, const struct arena *a, struct r
 void place_shape(const cenote_pool *pool, const struct arena *a, struct request *q)
 {
     if (q->ahead) {
+        if (a->is_private)
+            q->heap = 0; /* it has no other: the stream is being captured */
         request_make(q, false);
         request_cover_pages(q, 1ull << pool->store.pages.shifts[GRADE_SMALL]);
         return;

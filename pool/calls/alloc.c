@@ -173,6 +173,15 @@ static int serve(cenote_pool *pool, const cenote_group *group, struct request *q
     return error;
 }
 
+/* What a block is for, and from where it is asked for. */
+static inline uint64_t mark_of(const cenote_pool *pool, const void *caller)
+{
+    uint64_t mark = label_now();
+    if (__builtin_expect(pool->config.options.sites, 0))
+        mark |= site_mark(caller, pool->config.options.sites);
+    return mark;
+}
+
 /* The public call has set bytes, alignment and place of the request; `caller` is its return address. */
 static int allocate(cenote_pool *pool, const cenote_group *group, struct request *q, CUstream stream, void **block,
                     const void *caller)
@@ -193,9 +202,7 @@ static int allocate(cenote_pool *pool, const cenote_group *group, struct request
     }
     if (q->bytes > BYTES_MAX)
         return q->at ? place_refuse(q) : refuse_size(pool, q);
-    q->mark = label_now();
-    if (__builtin_expect(pool->config.options.sites, 0))
-        q->mark |= site_mark(caller, pool->config.options.sites);
+    q->mark = mark_of(pool, caller);
     error = serve(pool, group, q, stream, &at);
     if (!error)
         *block = (void *)(uintptr_t)at;
@@ -212,23 +219,112 @@ int cenote_alloc(cenote_pool *pool, size_t bytes, cenote_stream stream, void **b
     return allocate(pool, NULL, &q, stream, block, __builtin_return_address(0));
 }
 
-int(cenote_alloc_with)(cenote_pool *pool, const cenote_request *request, void **block, size_t size)
+/* The request of cenote_alloc_with and cenote_alloc_many. *pool: that of the group, if it is NULL. */
+static int read_request(cenote_pool **pool, const cenote_request *given, size_t size, cenote_request *r,
+                        struct request *q)
 {
-    cenote_request r = {0};
-    int error = sized_in(&r, sizeof r, request, size, "cenote_request");
-    if (error || (error = group_find_pool(r.group, &pool)))
+    *r = (cenote_request){0};
+    int error = sized_in(r, sizeof *r, given, size, "cenote_request");
+    if (error || (error = group_find_pool(r->group, pool)))
         return error;
-    struct request q = {.bytes = r.bytes,
-                        .alignment = r.alignment ? r.alignment : BLOCK_BYTES,
-                        .at = (uint64_t)(uintptr_t)r.at,
-                        .no_wait = r.flags & CENOTE_NO_WAIT};
-    if (r.flags & ~CENOTE_NO_WAIT || r.unused)
-        return error_set(CENOTE_INVALID, 0, "a request has as flags CENOTE_NO_WAIT or 0, not %#x", r.flags);
-    if (q.at && (!q.bytes || q.at % BLOCK_BYTES || r.alignment))
+    *q = (struct request){.bytes = r->bytes,
+                          .alignment = r->alignment ? r->alignment : BLOCK_BYTES,
+                          .at = (uint64_t)(uintptr_t)r->at,
+                          .no_wait = r->flags & CENOTE_NO_WAIT};
+    if (r->flags & ~CENOTE_NO_WAIT || r->unused)
+        return error_set(CENOTE_INVALID, 0, "a request has as flags CENOTE_NO_WAIT or 0, not %#x", r->flags);
+    if (q->at && (!q->bytes || q->at % BLOCK_BYTES || r->alignment))
         return error_set(CENOTE_INVALID, 0,
                          "%zu bytes at %p: give the size and address that an earlier block had, and no alignment",
-                         r.bytes, r.at);
-    return allocate(pool, r.group, &q, r.stream, block, __builtin_return_address(0));
+                         r->bytes, r->at);
+    return CENOTE_OK;
+}
+
+/* Blocks allocated a moment ago have the program's word from now on, or are given back. LOCKING: none held. */
+static int note_words(cenote_pool *pool, void *const *blocks, size_t count, uint64_t word)
+{
+    bool noted = true;
+    lock_take(&pool->lock);
+    for (size_t i = 0; i < count && noted; i++)
+        noted = words_set(&pool->words, (uint64_t)(uintptr_t)blocks[i], word);
+    lock_give(&pool->lock);
+    if (noted)
+        return CENOTE_OK;
+    (void)cenote_free_many(blocks, count);
+    return no_books();
+}
+
+int(cenote_alloc_with)(cenote_pool *pool, const cenote_request *request, void **block, size_t size)
+{
+    cenote_request r;
+    struct request q;
+    void *at;
+    int error = read_request(&pool, request, size, &r, &q);
+    if (!error)
+        error = allocate(pool, r.group, &q, r.stream, block ? &at : NULL, __builtin_return_address(0));
+    if (!error && at && r.word)
+        error = note_words(pool, &at, 1, r.word);
+    if (!error)
+        *block = at;
+    return error;
+}
+
+/*
+ * More blocks like one that was allocated a moment ago, as many as pages in place serve in one hold of the lock. What
+ * they have not, a poll and each notice of a block are left to `allocate`. LOCKING: none held.
+ */
+static size_t serve_more(cenote_pool *pool, const cenote_group *group, struct request q, CUstream stream,
+                         const void *caller, void **blocks, size_t count)
+{
+    uint64_t key, at;
+    struct place place;
+    size_t done = 0;
+    int error;
+    if (!count || watch_hears(pool, CENOTE_ALLOCATED) || stream_key(pool, stream, &key))
+        return 0;
+    q.mark = mark_of(pool, caller);
+    struct arena *a = lock_arena(pool, group, &q, stream, key, false, &error);
+    if (!a)
+        return 0;
+    bool goes_on = !is_poll_due(pool, a, key, stream);
+    struct requester who = place_requester(pool, a);
+    q.mark |= pool->steps.bits;
+    a->captured |= a->is_private && !who.may_unmap;
+    place_shape(pool, a, &q);
+    while (goes_on && done < count && done < MANY_IN_A_HOLD && place_reserve_books(pool, q.mark)) {
+        struct request next = q;
+        goes_on = place_try(pool, a, &who, &next, false, &place, &at) == FIT_NOW;
+        if (goes_on)
+            blocks[done++] = (void *)(uintptr_t)at;
+    }
+    lock_give(&pool->lock);
+    return done;
+}
+
+int(cenote_alloc_many)(cenote_pool *pool, const cenote_request *request, size_t count, void **blocks, size_t size)
+{
+    cenote_request r;
+    struct request asked;
+    const void *caller = __builtin_return_address(0);
+    int error = read_request(&pool, request, size, &r, &asked);
+    if (error)
+        return error;
+    if (!blocks || asked.at)
+        return error_set(CENOTE_INVALID, 0, blocks ? "one address is no place for several blocks: cenote_alloc_with"
+                                                   : "nowhere to put the blocks: the last argument is NULL");
+    size_t done = 0;
+    while (done < count && !error) {
+        struct request q = asked;
+        error = allocate(pool, r.group, &q, r.stream, &blocks[done], caller);
+        done += !error;
+        if (!error && q.bytes)
+            done += serve_more(pool, r.group, asked, r.stream, caller, blocks + done, count - done);
+    }
+    if (!error && asked.bytes && r.word)
+        return note_words(pool, blocks, count, r.word);
+    if (error)
+        (void)cenote_free_many(blocks, done);
+    return error;
 }
 
 /* Pages for so many bytes in that heap, free. LOCKING: none held. */
@@ -277,6 +373,8 @@ uint32_t alloc_end_block(cenote_pool *pool, const struct block_ref *w)
         share_end(pool, w->start);
     if (pool->lent.by_block.count)
         index_remove(&pool->lent.by_block, w->start);
+    if (pool->words.by_block.count)
+        words_end(&pool->words, w->start);
     uint32_t uses = *w->uses ? pending_detach(pool, w, freed) : 0;
     if (!uses)
         place_give(pool, w, freed);

@@ -4,6 +4,8 @@
 
 #include "pool/arenas/locate.h"
 
+#define MANY_IN_A_HOLD 64u /* chosen: some 10 us */
+
 void alloc_begin_slow(cenote_pool *pool, struct arena *a);
 int alloc_serve_slow(cenote_pool *pool, struct arena *a, const struct request *q, uint64_t *at);
 uint32_t alloc_end_block(cenote_pool *pool, const struct block_ref *w);

@@ -1,6 +1,6 @@
 /*
  * callback.h: functions of the program that a pool calls. See callback.c;
- * ask.c for the shortage function, watch.c for the watch function.
+ * ask.c for the shortage functions, watch.c for the watch functions.
  *
  *     shortage function: set ---> runs on any number of threads ---> replaced: the calls that began before have ended
  *     watch function:    set ---> runs on one thread at a time, with `watching` ---> taken away
@@ -42,12 +42,21 @@ static inline bool pool_refuses(void)
            (atomic_load_explicit(&pool_strict_callbacks, memory_order_relaxed) && callback_runs(NULL));
 }
 
-/* The shortage function. LOCKING: the pool's lock; `over` is atomic and slept upon. */
+/* The shortage functions. LOCKING: the pool's lock; `over` is atomic and slept upon. */
+#define ASKED_MAX 8 /* chosen, as WATCHERS_MAX */
+
+struct asked {
+    cenote_shortage_fn fn;
+    void          *arg;
+    uint32_t       rank;            /* from 1 */
+    uint64_t       set;             /* among those of a rank the earlier first */
+};
 struct asking;
 struct ask {
-    cenote_shortage_fn on_shortage;
-    void          *arg;
-    struct asking *running;         /* calls of it, the latest first */
+    struct asked   of[ASKED_MAX];   /* in the order in which they are called */
+    uint32_t       count;
+    uint64_t       set;             /* how often one was */
+    struct asking *running;         /* calls of them, the latest first */
     uint64_t       begun;           /* calls, in all */
     _Atomic(uint32_t) over;         /* of these, ended */
 };

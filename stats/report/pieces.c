@@ -44,6 +44,7 @@ static void draw(struct picture *p, uint64_t at, uint64_t size, uint64_t request
     piece.phase = (uint8_t)mark_phase(mark);
     piece.lent = mark & MARK_LENT ? 1 : 0;
     piece.born = mark_born(mark);
+    piece.word = state == CENOTE_PIECE_LIVE ? words_of(&p->pool->words, at) : 0;
     sized_add(p->list, &piece, sizeof piece);
 }
 

@@ -81,6 +81,7 @@ static void derive_gauges(const cenote_pool *pool, cenote_stats *s)
                   table_bytes(&pool->store.slabs) + table_bytes(&pool->store.arenas) + index_bytes(&pool->store.by_address) +
                   table_bytes(&pool->groups.table) + index_bytes(&pool->streams.by_key) + clock_bytes(&pool->clock) +
                   table_bytes(&pool->exports.table) + index_bytes(&pool->exports.by_block) +
+                  table_bytes(&pool->words.table) + index_bytes(&pool->words.by_block) +
                   index_bytes(&pool->lent.by_block) + sizeof *pool +
                   ring_count(&pool->recorder.ring) * RECORD_BYTES;
 }

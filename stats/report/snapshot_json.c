@@ -130,16 +130,16 @@ static void write_pieces(const struct snapshot *s, const cenote_pool *pool, stru
     static const char *const states[] = {"free", "live", "pending"};
     const cenote_piece *pieces = PART_AT(cenote_piece, s, PART_PIECES);
     size_t count = s->parts[PART_PIECES].count;
-    file_print(f, ",\n\"piece_columns\":[\"address\",\"size\",\"requested\",\"state\",\"tag\",\"kind\",\"phase\",\"born\",\"site\"],"
+    file_print(f, ",\n\"piece_columns\":[\"address\",\"size\",\"requested\",\"state\",\"tag\",\"kind\",\"phase\",\"born\",\"site\",\"word\"],"
                "\n\"segments\":[");
     for (size_t i = 0; i < count; i++) {
         const cenote_piece *p = &pieces[i];
         if (begins_segment(pieces, i))
             file_print(f, "%s\n{\"address\":%" PRIu64 ",\"group\":%" PRIu32 ",\"stream_id\":%" PRIu64 ",\"stream\":%" PRIuPTR ",\"pieces\":[",
                        i ? "," : "", p->segment, number_of(pool, p->group), p->stream_id, (uintptr_t)p->stream);
-        file_print(f, "%s\n[%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",\"%s\",%" PRIu32 ",%u,%u,%" PRIu64 ",%" PRIu32 "]",
+        file_print(f, "%s\n[%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",\"%s\",%" PRIu32 ",%u,%u,%" PRIu64 ",%" PRIu32 ",%" PRIu64 "]",
                    begins_segment(pieces, i) ? "" : ",", p->address, p->size, p->requested, states[p->state], p->tag, p->kind, p->phase, p->born,
-                   p->site);
+                   p->site, p->word);
         if (i + 1 == count || begins_segment(pieces, i + 1))
             file_print(f, "]}");
     }

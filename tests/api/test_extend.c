@@ -313,11 +313,11 @@ CASE(memory_is_short)
     scene_open(&scene, 64 * MIB);
     EXPECT(held_take(&cache, scene.pool, 40 * MIB, scene.stream[A]));
     EXPECT(held_take(&e.victim, scene.pool, 20 * MIB, scene.stream[B]));
-    DONE(cenote_pool_on_shortage(scene.pool, evict, &e));
+    DONE(cenote_pool_on_shortage(scene.pool, 1, evict, &e));
     DONE(sim_launch_wait(scene.stream[B], MSEC));
     DONE(extend(&cache, 48 * MIB));
     EXPECT_EQ(e.calls, 2); /* what the first call freed was in flight */
-    DONE(cenote_pool_on_shortage(scene.pool, NULL, NULL));
+    DONE(cenote_pool_on_shortage(scene.pool, 0, evict, &e));
     EXPECT_EQ(extend(&cache, 80 * MIB), CENOTE_BUSY); /* its region ends before */
     judge(&scene);
     held_give(&cache);

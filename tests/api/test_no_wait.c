@@ -48,7 +48,7 @@ CASE(what_is_in_flight_is_not_waited_for)
     void *block;
     int calls = 0;
     scene_open(&scene, 64 * MIB);
-    DONE(cenote_pool_on_shortage(scene.pool, frees_nothing, &calls));
+    DONE(cenote_pool_on_shortage(scene.pool, 1, frees_nothing, &calls));
     DONE(ask_now(scene.pool, NULL, 60 * MIB, scene.stream[A], &block)); /* from the driver */
     DONE(cenote_use(block, scene.stream[B]));
     DONE(sim_launch_wait(scene.stream[A], 5 * MSEC));
@@ -66,7 +66,7 @@ CASE(what_is_in_flight_is_not_waited_for)
     EXPECT_EQ(calls, 1);
     EXPECT_EQ(scene_stats(scene.pool).waits, 1);
     DONE(cenote_free(block));
-    DONE(cenote_pool_on_shortage(scene.pool, NULL, NULL));
+    DONE(cenote_pool_on_shortage(scene.pool, 0, frees_nothing, &calls));
     scene_close(&scene);
 }
 

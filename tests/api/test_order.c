@@ -213,7 +213,7 @@ CASE(a_call_inside_the_call)
     struct held wanted;
     open_scene();
     leave_in_flight(scene.stream[B], PIECE);
-    DONE(cenote_pool_on_shortage(scene.pool, allocates, &scene.stream[C]));
+    DONE(cenote_pool_on_shortage(scene.pool, 1, allocates, &scene.stream[C]));
     REQUIRE(held_take(&wanted, scene.pool, PIECE, scene.stream[A]));
     expect_orders(1, 0);
     held_give(&wanted);

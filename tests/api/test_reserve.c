@@ -111,17 +111,42 @@ CASE(all_or_nothing)
     struct scene scene;
     void *block;
     open_with(&scene, CENOTE_VMM, 0);
-    DONE(cenote_pool_on_shortage(scene.pool, never, NULL));
+    DONE(cenote_pool_on_shortage(scene.pool, 1, never, NULL));
     DONE(cenote_alloc(scene.pool, 60 * MIB, scene.stream[B], &block));
     EXPECT_EQ(cenote_pool_reserve(scene.pool, 80 * MIB, scene.stream[A]), CENOTE_OUT_OF_MEMORY);
     EXPECT_EQ(scene_stats(scene.pool).reserved.current, 60 * MIB);
     EXPECT_EQ(scene_stats(scene.pool).ooms, 0);
-    DONE(cenote_pool_on_shortage(scene.pool, NULL, NULL));
+    DONE(cenote_pool_on_shortage(scene.pool, 0, never, NULL));
     DONE(cenote_free(block));
     scene_close(&scene);
 
     open_with(&scene, CENOTE_GUARD, 0);
     EXPECT_EQ(cenote_pool_reserve(scene.pool, MIB, scene.stream[A]), CENOTE_NOT_SUPPORTED);
+    scene_close(&scene);
+}
+
+/* The pages are the group's, which is private and has one heap alone. */
+CASE(in_a_capture)
+{
+    struct scene scene;
+    cenote_group *group;
+    CUgraph graph = NULL;
+    void *large, *small;
+    open_with(&scene, CENOTE_VMM, 0);
+    DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
+    DONE(cenote_capture_begin(scene.pool, group, scene.stream[A]));
+    DONE(cuStreamBeginCapture(scene.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
+    DONE(cenote_pool_reserve(scene.pool, 20 * MIB, scene.stream[A]));
+    uint64_t before = scene_stats(scene.pool).driver_calls;
+    DONE(cenote_alloc(scene.pool, 10 * MIB, scene.stream[A], &large));
+    DONE(cenote_alloc(scene.pool, 3000, scene.stream[A], &small));
+    EXPECT_EQ(scene_stats(scene.pool).driver_calls, before);
+    DONE(cenote_free(small));
+    DONE(cenote_free(large));
+    DONE(cuStreamEndCapture(scene.stream[A], &graph));
+    DONE(cenote_capture_end(scene.pool, group, scene.stream[A]));
+    DONE(cuGraphDestroy(graph));
+    DONE(cenote_group_destroy(group));
     scene_close(&scene);
 }
 

@@ -79,7 +79,7 @@ CASE(shortage_callback_frees_a_block)
     for (int i = 0; i < 4; i++)
         REQUIRE(held_take(&held[i], scene.pool, 16 * MIB, scene.stream[i % 2]));
     struct helper helper = {.held = &held[1], .frees_at = 1};
-    DONE(cenote_pool_on_shortage(scene.pool, free_one, &helper));
+    DONE(cenote_pool_on_shortage(scene.pool, 1, free_one, &helper));
     REQUIRE(held_take(&more, scene.pool, 12 * MIB, scene.stream[A]));
     EXPECT_EQ(helper.calls, 1);
     EXPECT(helper.asked >= 12 * MIB);
@@ -88,7 +88,7 @@ CASE(shortage_callback_frees_a_block)
     struct held none;
     EXPECT(!held_take(&none, scene.pool, 32 * MIB, scene.stream[A]));
     EXPECT(helper.calls >= 1);
-    DONE(cenote_pool_on_shortage(scene.pool, NULL, NULL));
+    DONE(cenote_pool_on_shortage(scene.pool, 0, free_one, &helper));
     int calls = helper.calls;
     EXPECT(!held_take(&none, scene.pool, 32 * MIB, scene.stream[A]));
     EXPECT_EQ(helper.calls, calls);
@@ -108,10 +108,66 @@ CASE(a_shortage_function_is_called_eight_times_at_most)
     scene_open(&scene, CARD);
     REQUIRE(held_take(&held, scene.pool, 16 * MIB, scene.stream[A]));
     struct helper helper = {.lies = 100};
-    DONE(cenote_pool_on_shortage(scene.pool, free_one, &helper));
+    DONE(cenote_pool_on_shortage(scene.pool, 1, free_one, &helper));
     EXPECT(!held_take(&none, scene.pool, CARD - MIB, scene.stream[A]));
     EXPECT_EQ(helper.calls, 8);
-    DONE(cenote_pool_on_shortage(scene.pool, NULL, NULL));
+    DONE(cenote_pool_on_shortage(scene.pool, 0, free_one, &helper));
+    held_give(&held);
+    scene_close(&scene);
+}
+
+/* Which functions were called, in their order: a letter each. */
+static char asked[64];
+
+struct letter {
+    char letter;
+    bool frees;
+};
+
+static int note_letter(cenote_pool *pool, size_t bytes, void *arg)
+{
+    const struct letter *l = arg;
+    size_t length = strlen(asked);
+    (void)pool, (void)bytes;
+    if (length + 1 < sizeof asked)
+        asked[length] = l->letter;
+    return l->frees;
+}
+
+static void expect_asked(cenote_pool *pool, CUstream stream, const char *letters)
+{
+    struct held none;
+    memset(asked, 0, sizeof asked);
+    EXPECT(!held_take(&none, pool, 2 * CARD / 3, stream));
+    EXPECT_TEXT_EQ(asked, letters);
+}
+
+CASE(shortage_functions_in_their_order)
+{
+    struct scene scene;
+    struct held held;
+    struct letter a = {'a', false}, b = {'b', false}, c = {'c', false}, more[8];
+    scene_open(&scene, CARD);
+    REQUIRE(held_take(&held, scene.pool, CARD / 2, scene.stream[A]));
+    DONE(cenote_pool_on_shortage(scene.pool, 2, note_letter, &b));
+    DONE(cenote_pool_on_shortage(scene.pool, 1, note_letter, &a));
+    DONE(cenote_pool_on_shortage(scene.pool, 2, note_letter, &c));
+    expect_asked(scene.pool, scene.stream[B], "abc");
+    b.frees = true; /* so it says: those behind it are not asked */
+    expect_asked(scene.pool, scene.stream[B], "abababababababab");
+    b.frees = false;
+    DONE(cenote_pool_on_shortage(scene.pool, UINT32_MAX, note_letter, &a)); /* another rank */
+    expect_asked(scene.pool, scene.stream[B], "bca");
+    DONE(cenote_pool_on_shortage(scene.pool, 0, note_letter, &b));
+    DONE(cenote_pool_on_shortage(scene.pool, 0, note_letter, &b)); /* it is gone */
+    expect_asked(scene.pool, scene.stream[B], "ca");
+    for (int i = 0; i < 8; i++) {
+        more[i] = (struct letter){(char)('0' + i), false};
+        EXPECT_EQ(cenote_pool_on_shortage(scene.pool, 2, note_letter, &more[i]), i < 6 ? CENOTE_OK : CENOTE_INVALID);
+    }
+    EXPECT(strstr(cenote_message(), "8 shortage functions"));
+    DONE(cenote_pool_on_shortage(scene.pool, 1, note_letter, &a)); /* there is no ninth, but this is one of the eight */
+    expect_asked(scene.pool, scene.stream[B], "ac012345");
     held_give(&held);
     scene_close(&scene);
 }
@@ -130,7 +186,7 @@ static int stay_a_while(cenote_pool *pool, size_t bytes, void *arg)
     t->calls++;
     t->running++;
     if (t->from_inside)
-        t->over += cenote_pool_on_shortage(pool, NULL, NULL) == CENOTE_OK;
+        t->over += cenote_pool_on_shortage(pool, 0, stay_a_while, t) == CENOTE_OK;
     else
         for (int i = 0; i < 200 && !t->over; i++) /* as long as a call that does not wait may need to return; no longer is waited for it */
             usleep(t->leaving ? 1000 : 100);
@@ -150,7 +206,7 @@ static void *take_away(void *arg)
 {
     struct taken_away *t = arg;
     t->leaving = 1;
-    t->early += cenote_pool_on_shortage(t->pool, NULL, NULL) != CENOTE_OK;
+    t->early += cenote_pool_on_shortage(t->pool, 0, stay_a_while, t) != CENOTE_OK;
     t->early += t->running;
     t->over = 1;
     return NULL;
@@ -165,7 +221,7 @@ CASE(a_shortage_function_that_is_taken_away_runs_no_more)
     for (int inside = 0; inside < 2; inside++) {
         struct taken_away t = {.pool = scene.pool, .from_inside = inside};
         pthread_t short_of_memory[2], other;
-        DONE(cenote_pool_on_shortage(scene.pool, stay_a_while, &t));
+        DONE(cenote_pool_on_shortage(scene.pool, 1, stay_a_while, &t));
         for (int i = 0; i < 2; i++)
             DONE(pthread_create(&short_of_memory[i], NULL, run_short, &t));
         while (!t.calls)
@@ -201,10 +257,10 @@ CASE(an_arena_stays_while_it_is_waited_for)
     scene_open(&scene, CARD);
     sim_set_foreign(0, 40 * MIB);
     REQUIRE(held_take(&held, scene.pool, 20 * MIB, scene.stream[A]));
-    DONE(cenote_pool_on_shortage(scene.pool, retire_the_asker, &scene));
+    DONE(cenote_pool_on_shortage(scene.pool, 1, retire_the_asker, &scene));
     EXPECT(!held_take(&more, scene.pool, 12 * MIB, scene.stream[B]));
     REQUIRE(held_take(&more, scene.pool, 2 * MIB, scene.stream[B]));
-    DONE(cenote_pool_on_shortage(scene.pool, NULL, NULL));
+    DONE(cenote_pool_on_shortage(scene.pool, 0, retire_the_asker, &scene));
     scene_judge(&scene);
     held_give(&more);
     held_give(&held);

@@ -2,6 +2,7 @@
  * test_snapshot.c: all parts of a snapshot agree, but while other threads are at work. tests/api/judge_snapshot.py reads what is written here.
  */
 #include <pthread.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -199,6 +200,34 @@ CASE(more_than_fits_at_first)
     REQUIRE(held_take(&held, scene.pool, MIB, scene.stream[A]));
     snap(scene.pool);
     judge();
+    held_give(&held);
+    scene_close(&scene);
+}
+
+/* Of a descriptor that is no file: the program reads it where it is. */
+CASE(a_snapshot_into_memory)
+{
+    struct scene scene;
+    struct held held;
+    char path[40], begin[2] = "", *text;
+    int memory = memfd_create("snapshot", MFD_CLOEXEC);
+    REQUIRE(memory >= 0);
+    scene_open(&scene, 64 * MIB);
+    REQUIRE(held_take(&held, scene.pool, MIB, scene.stream[A]));
+    snprintf(path, sizeof path, "/proc/self/fd/%d", memory);
+    off_t before = 0;
+    for (int i = 0; i < 2; i++) { /* again: what was there goes */
+        DONE(cenote_pool_snapshot(scene.pool, path));
+        off_t length = lseek(memory, 0, SEEK_END);
+        EXPECT(length > 1000 && (!i || (length > before - 200 && length < before + 200)));
+        before = length;
+    }
+    REQUIRE((text = mmap(NULL, (size_t)before, PROT_READ, MAP_PRIVATE, memory, 0)) != MAP_FAILED);
+    memcpy(begin, text, 1);
+    EXPECT_TEXT_EQ(begin, "{");
+    EXPECT(memmem(text, (size_t)before, "\"segments\"", 10) != NULL);
+    munmap(text, (size_t)before);
+    close(memory);
     held_give(&held);
     scene_close(&scene);
 }

@@ -398,11 +398,11 @@ CASE(sync_in_a_shortage_function)
     open_strict(&scene, true);
     leave_card(&scene, scene.stream[A]);
     stream_dies(&scene.stream[A]);
-    DONE(cenote_pool_on_shortage(scene.pool, sync_when_short, &called));
+    DONE(cenote_pool_on_shortage(scene.pool, 1, sync_when_short, &called));
     REQUIRE(held_take(&next, scene.pool, 60 * MIB, scene.stream[B]));
     EXPECT_EQ(called, 1);
     held_give(&next);
-    DONE(cenote_pool_on_shortage(scene.pool, NULL, NULL));
+    DONE(cenote_pool_on_shortage(scene.pool, 0, sync_when_short, &called));
     close_strict(&scene);
 }
 

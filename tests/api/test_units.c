@@ -310,11 +310,11 @@ CASE(no_loose_units_where_a_page_is_pinned)
     DONE(cenote_pin(elsewhere.at, elsewhere.bytes));
     leave_free(&scene, SPLIT, 3 * SMALL);
     EXPECT_EQ(reserved(&scene), LARGE + 3 * SMALL);
-    DONE(cenote_pool_on_shortage(scene.pool, let_go, &elsewhere));
+    DONE(cenote_pool_on_shortage(scene.pool, 1, let_go, &elsewhere));
     struct held second = take(&scene, SPLIT, 3 * SMALL, A);
     EXPECT_EQ(second.at, first.at);
     EXPECT_EQ(cenote_unpin(elsewhere.at, elsewhere.bytes), CENOTE_INVALID); /* the program was asked */
-    DONE(cenote_pool_on_shortage(scene.pool, NULL, NULL));
+    DONE(cenote_pool_on_shortage(scene.pool, 0, let_go, &elsewhere));
     give(&scene, &second);
     give(&scene, &elsewhere);
     units_end(&scene);

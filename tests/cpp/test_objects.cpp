@@ -182,7 +182,7 @@ CASE(the_program_makes_room)
     cenote::block block = pool.alloc(30 * MIB, card.a);
     EXPECT_EQ(cache.size(), 1);
     EXPECT_EQ(asked, 30 * MIB);
-    pool.off_shortage();
+    pool.off_shortage(evict);
     EXPECT_EQ(thrown([&] { (void)pool.alloc(30 * MIB, card.a); }), 'o');
     EXPECT_EQ(cache.size(), 1);
 }

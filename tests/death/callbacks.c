@@ -206,11 +206,11 @@ ANSWER(a_shortage_function_that_runs_short, CENOTE_OUT_OF_MEMORY, " out of memor
 {
     void *block;
     awaken(s);
-    DONE(cenote_pool_on_shortage(s->scene.pool, allocate_more, NULL));
+    DONE(cenote_pool_on_shortage(s->scene.pool, 1, allocate_more, NULL));
     int error = cenote_alloc(s->scene.pool, 63 * MIB, s->scene.stream[A], &block);
     EXPECT(calls > 0);
     EXPECT_EQ(answer, CENOTE_OUT_OF_MEMORY);
-    DONE(cenote_pool_on_shortage(s->scene.pool, NULL, NULL));
+    DONE(cenote_pool_on_shortage(s->scene.pool, 0, allocate_more, NULL));
     return error;
 }
 
@@ -228,7 +228,7 @@ MISUSE(a_shortage_function_that_destroys_the_pool, CENOTE_BUSY, "when it has ret
     void *block;
     cenote_pool *pool = pool_of(s);
     awaken(s);
-    DONE(cenote_pool_on_shortage(pool, destroy_pool, NULL));
+    DONE(cenote_pool_on_shortage(pool, 1, destroy_pool, NULL));
     EXPECT_EQ(cenote_alloc(pool, 63 * MIB, s->scene.stream[A], &block), CENOTE_OUT_OF_MEMORY);
     EXPECT(calls > 0);
     DONE(cenote_pool_destroy(pool));
@@ -249,10 +249,10 @@ ANSWER(a_shortage_function_that_destroys_another_pool, CENOTE_OK, NULL)
     awaken(s);
     DONE(cenote_alloc(pool, 40 * MIB, s->scene.stream[A], &block));
     DONE(cenote_free(block));
-    DONE(cenote_pool_on_shortage(s->scene.pool, destroy_other, pool));
+    DONE(cenote_pool_on_shortage(s->scene.pool, 1, destroy_other, pool));
     DONE(cenote_alloc(s->scene.pool, 40 * MIB, s->scene.stream[C], &block));
     DONE(cenote_free(block));
-    DONE(cenote_pool_on_shortage(s->scene.pool, NULL, NULL));
+    DONE(cenote_pool_on_shortage(s->scene.pool, 0, destroy_other, pool));
     if (!calls)
         DONE(cenote_pool_destroy(pool)); /* what it held was taken from it without asking */
     return CENOTE_OK;

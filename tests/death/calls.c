@@ -31,6 +31,12 @@ static void hear(cenote_pool *pool, const cenote_notice *notice, void *arg)
     (void)pool, (void)notice, (void)arg;
 }
 
+static int frees_nothing(cenote_pool *pool, size_t bytes, void *arg)
+{
+    (void)pool, (void)bytes, (void)arg;
+    return 0;
+}
+
 static void call_pools(struct scenery *s, cenote_group *group)
 {
     cenote_pool *pool = s->scene.pool, *other;
@@ -47,7 +53,7 @@ static void call_pools(struct scenery *s, cenote_group *group)
     ASK(cenote_pool_set_trim_above(pool, 0.5));
     ASK(cenote_pool_grant(pool, 0));
     ASK(cenote_pool_available(pool, &left));
-    ASK(cenote_pool_on_shortage(pool, NULL, NULL));
+    ASK(cenote_pool_on_shortage(pool, 0, frees_nothing, NULL));
     ASK(cenote_pool_watch(pool, 0, hear, NULL));
     ASK(cenote_pool_stats(pool, &stats));
     ASK(cenote_pool_reset_peaks(pool));
@@ -87,7 +93,9 @@ static void call_blocks(struct scenery *s, cenote_group *group)
     ASK(alloc_aligned(pool, 512, 512, stream, &block));
     ASK(cenote_alloc_with(pool, (&(cenote_request){.bytes = 512, .stream = stream}), &block));
     ASK(alloc_at(pool, NULL, at, 512, stream));
+    ASK(cenote_alloc_many(pool, (&(cenote_request){.bytes = 512, .stream = stream}), 1, &block));
     ASK(cenote_free(at));
+    ASK(cenote_free_many((void *[]){at}, 1));
     ASK(cenote_free_sized(at, s->live[0].bytes));
     ASK(cenote_free_on(at, s->scene.stream[B]));
     ASK(cenote_extend(at, s->live[0].bytes + 1));
@@ -138,7 +146,10 @@ static const struct {
     {"cenote_error_name", "int error", "unknown codes have one too"},
     {"cenote_error_text", "int error", "unknown codes have one too"},
     {"cenote_pool_set_limit", "uint64_t bytes", "what is held above it is given back as far as it is free"},
+    {"cenote_pool_on_shortage", "uint32_t rank", "0 takes the function away"},
     {"cenote_pool_reserve", "uint64_t bytes", "what cannot be had is CENOTE_OUT_OF_MEMORY"},
+    {"cenote_alloc_many", "size_t count", "the same: what cannot be served is CENOTE_OUT_OF_MEMORY"},
+    {"cenote_free_many", "size_t count", "how many there are, only the caller knows"},
     {"cenote_alloc", "size_t bytes", "what cannot be served is CENOTE_OUT_OF_MEMORY"},
     {"cenote_pool_trim", "uint64_t keep_bytes", "more than is held: nothing is given back"},
     {"cenote_stats_text", "size_t room", "how much the caller has, only the caller knows"},

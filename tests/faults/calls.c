@@ -40,6 +40,58 @@ void scenario_without_a_wait(struct act *act)
     take_now(act, 3 * MIB, act->scene.stream[B]);
 }
 
+/* A word, or no block; and the functions that make room one behind the other. */
+static int make_no_room(cenote_pool *pool, size_t bytes, void *calls)
+{
+    (void)pool, (void)bytes;
+    ++*(int *)calls;
+    return 0;
+}
+
+static void *take_with_word(struct act *act, size_t bytes, uint64_t word)
+{
+    void *at;
+    cenote_block found;
+    const cenote_request request = {.bytes = bytes, .stream = act->scene.stream[A], .word = word};
+    if (!act_done(act, cenote_alloc_with(act->scene.pool, &request, &at)))
+        return NULL;
+    DONE(cenote_find(at, &found));
+    EXPECT_EQ(found.word, word);
+    return at;
+}
+
+void scenario_words(struct act *act)
+{
+    int first = 0, second = 0;
+    DONE(cenote_pool_on_shortage(act->scene.pool, 2, make_no_room, &second));
+    DONE(cenote_pool_on_shortage(act->scene.pool, 1, make_no_room, &first));
+    act_armed(act);
+    void *small = take_with_word(act, 700, 1), *large = take_with_word(act, 9 * MIB, UINT64_MAX);
+    void *more = NULL;
+    EXPECT(cenote_alloc(act->scene.pool, 1ull << 40, act->scene.stream[B], &more) != CENOTE_OK);
+    EXPECT(first == second || first == second + 1);
+    DONE(cenote_free(small));
+    DONE(cenote_free(large));
+    DONE(cenote_pool_on_shortage(act->scene.pool, 0, make_no_room, &first));
+    DONE(cenote_pool_on_shortage(act->scene.pool, 0, make_no_room, &second));
+}
+
+static void take_many(struct act *act, size_t bytes, size_t count)
+{
+    void *many[40];
+    const cenote_request request = {.bytes = bytes, .stream = act->scene.stream[A], .word = 1};
+    if (act_done(act, cenote_alloc_many(act->scene.pool, &request, count, many)))
+        DONE(cenote_free_many(many, count));
+}
+
+void scenario_many(struct act *act)
+{
+    act_armed(act);
+    take_many(act, 700, 40);
+    take_many(act, 3 * MIB, 5);
+    take_many(act, 40 * KIB, 40);
+}
+
 /* A block that could not grow is as it was. */
 static void extend(struct act *act, struct act_block *block, size_t more)
 {

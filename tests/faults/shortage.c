@@ -40,10 +40,10 @@ static int free_one(cenote_pool *pool, size_t bytes, void *arg)
 void scenario_callback_frees(struct act *act)
 {
     struct act_block *_Atomic held = act_take(act, act->scene.pool, 40 * MIB, act->scene.stream[A]);
-    DONE(cenote_pool_on_shortage(act->scene.pool, free_one, &held));
+    DONE(cenote_pool_on_shortage(act->scene.pool, 1, free_one, &held));
     act_armed(act);
     act_take(act, act->scene.pool, 42 * MIB, act->scene.stream[B]);
-    DONE(cenote_pool_on_shortage(act->scene.pool, NULL, NULL));
+    DONE(cenote_pool_on_shortage(act->scene.pool, 0, free_one, &held));
 }
 
 /* Free there, and the device may not be done with it. */

@@ -388,7 +388,7 @@ void hazard_gate_of_the_other_device_is_shut(void)
     DONE(cuCtxPushCurrent(p.other));
     DONE(sim_launch_wait(p.stream[1], 3600 * 1000 * MSEC));
     DONE(cuCtxPopCurrent(NULL));
-    DONE(cenote_pool_on_shortage(p.scene.pool, shut_the_other_gate, &shut));
+    DONE(cenote_pool_on_shortage(p.scene.pool, 1, shut_the_other_gate, &shut));
     alarm(patience(20)); /* or it would hang */
     bool taken = held_take(&next, p.scene.pool, 40 * MIB, p.scene.stream[A]);
     pthread_join(shut.inside, NULL);

@@ -354,7 +354,7 @@ ENDS_WITH(exit_from_a_shortage_function, 8)
     void *block;
     atexit(late_handler);
     open_busy();
-    DONE(cenote_pool_on_shortage(scene.pool, exit_on_shortage, NULL));
+    DONE(cenote_pool_on_shortage(scene.pool, 1, exit_on_shortage, NULL));
     cenote_alloc(scene.pool, 2 * CARD / 3, scene.stream[A], &block);
     cenote_alloc(scene.pool, 2 * CARD / 3, scene.stream[A], &block);
 }

@@ -75,27 +75,44 @@ static size_t pick_size(struct model *m)
 /* --- taking and giving */
 
 /* Of any group or none, without a wait: a thread that has the turn is not waited for, either. */
-static int ask_now(struct model *m, size_t bytes, size_t alignment, CUstream stream, void **at)
+static int ask_now(struct model *m, struct model_block *b, size_t alignment, void **at)
 {
-    cenote_request request = {.bytes = bytes, .alignment = alignment, .stream = stream, .flags = CENOTE_NO_WAIT};
+    b->word = m->random;
+    cenote_request request = {.bytes = b->bytes, .alignment = alignment, .stream = m->stream[b->stream], .word = b->word, .flags = CENOTE_NO_WAIT};
     uint64_t group = pick(m, 8);
+    b->group = group <= GROUP_PRIVATE ? (int)group : MODEL_GROUPS;
     request.group = group <= GROUP_PRIVATE ? m->group[group] : NULL;
     int error = cenote_alloc_with(m->pool, &request, at);
     MUST(error != CENOTE_BUSY || !m->alone);
     return error == CENOTE_BUSY ? CENOTE_OUT_OF_MEMORY : error;
 }
 
-static int ask(struct model *m, size_t bytes, CUstream stream, void **at)
+/* Three, of which two go back at once. */
+static int ask_many(struct model *m, const struct model_block *b, void **at)
+{
+    void *many[3] = {NULL};
+    int error = cenote_alloc_many(m->pool, (&(cenote_request){.bytes = b->bytes, .stream = m->stream[b->stream]}), 3, many);
+    if (!error)
+        MUST(cenote_free_many(many, 2) == CENOTE_OK);
+    *at = many[2];
+    return error;
+}
+
+static int ask(struct model *m, struct model_block *b, void **at)
 {
     uint64_t kind = pick(m, 20);
     size_t alignment = (size_t)1 << pick(m, 22);
+    CUstream stream = m->stream[b->stream];
+    b->group = kind <= GROUP_PRIVATE ? (int)kind : MODEL_GROUPS;
     if (kind <= GROUP_PRIVATE)
-        return group_alloc(m->group[kind], bytes, alignment, stream, at);
+        return group_alloc(m->group[kind], b->bytes, alignment, stream, at);
     if (kind < 4)
-        return alloc_aligned(m->pool, bytes, alignment, stream, at);
+        return alloc_aligned(m->pool, b->bytes, alignment, stream, at);
     if (kind < 6)
-        return ask_now(m, bytes, alignment, stream, at);
-    return cenote_alloc(m->pool, bytes, stream, at);
+        return ask_now(m, b, alignment, at);
+    if (kind < 8)
+        return ask_many(m, b, at);
+    return cenote_alloc(m->pool, b->bytes, stream, at);
 }
 
 static void check_apart(struct model *m, const struct model_block *b)
@@ -111,7 +128,7 @@ static void take(struct model *m, struct model_block *b)
 {
     void *at = NULL;
     struct model_block taken = {.bytes = pick_size(m), .stream = (int)pick(m, MODEL_STREAMS), .pattern = m->random | 1};
-    int error = ask(m, taken.bytes, m->stream[taken.stream], &at);
+    int error = ask(m, &taken, &at);
     if (error == CENOTE_OUT_OF_MEMORY)
         m->refused++;
     if (error == CENOTE_OUT_OF_MEMORY || !ASKED(error))
@@ -225,7 +242,7 @@ static void find(struct model *m)
     if (!b)
         return;
     MUST(cenote_find(b->at + pick(m, b->bytes), &found) == CENOTE_OK);
-    MUST(found.start == b->at && found.requested == b->bytes && found.pool == m->pool);
+    MUST(found.start == b->at && found.requested == b->bytes && found.pool == m->pool && found.word == b->word);
 }
 
 /* --- streams, pins, graphs */
@@ -339,6 +356,21 @@ static void reserve(struct model *m)
         ASKED(error);
 }
 
+/* All blocks of the open group or of the private one, and no others. */
+static void reset_a_group(struct model *m)
+{
+    int group = (int)pick(m, GROUP_GRAPHS);
+    for (int i = 0; i < MODEL_BLOCKS; i++) {
+        struct model_block *b = &m->block[i];
+        if (!b->at || b->group != group)
+            continue;
+        launch(m, sim_launch_expect, b, m->stream[b->stream]);
+        b->at = NULL;
+        m->requested -= b->bytes;
+    }
+    MUST(cenote_group_reset(m->group[group]) == CENOTE_OK);
+}
+
 static void give_back_a_group(struct model *m)
 {
     unsigned flags = pick(m, 4) || m->stalled ? 0 : CENOTE_TRIM_WAIT;
@@ -401,6 +433,8 @@ static void operate(struct model *m)
         find(m);
     } else if (kind < 952) {
         reserve(m);
+    } else if (kind < 953 && !m->shelf) {
+        reset_a_group(m);
     } else if (kind < 957) {
         give_back(m);
     } else if (kind < 960) {

@@ -18,6 +18,8 @@ struct model_block {
     int      stream;        /* index: handles change while blocks live */
     bool     pinned;
     bool     read;      /* another stream has read it */
+    int      group;     /* enum model_group; MODEL_GROUPS: none */
+    uint64_t word;      /* that it was asked for with */
 };
 
 /* Blocks that the next thread frees. Of shared streams alone: theirs are there as long as the shelf. */

@@ -103,7 +103,7 @@ static void open_soak(struct soak *k, struct scene *scene, uint64_t seed)
         }
     }
     if (k->running == 1 && pick(&random, 2))
-        DONE(cenote_pool_on_shortage(scene->pool, shortage, &k->model[0]));
+        DONE(cenote_pool_on_shortage(scene->pool, 1, shortage, &k->model[0]));
     k->context = scene->context;
 }
 

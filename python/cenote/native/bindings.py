@@ -98,7 +98,8 @@ class PieceStruct(ctypes.Structure):
     _fields_ = [("address", ctypes.c_uint64), ("size", ctypes.c_uint64), ("requested", ctypes.c_uint64), ("segment", ctypes.c_uint64),
                 ("group", ctypes.c_void_p), ("stream", ctypes.c_void_p), ("stream_id", ctypes.c_uint64), ("state", ctypes.c_uint32),
                 ("tag", ctypes.c_uint32), ("site", ctypes.c_uint32), ("kind", ctypes.c_uint8), ("phase", ctypes.c_uint8),
-                ("lent", ctypes.c_uint8), ("came_whole", ctypes.c_uint8), ("born", ctypes.c_uint64)]
+                ("lent", ctypes.c_uint8), ("came_whole", ctypes.c_uint8), ("born", ctypes.c_uint64),
+                ("word", ctypes.c_uint64)]
     address: int
     size: int
     requested: int
