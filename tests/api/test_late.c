@@ -30,14 +30,14 @@ static int trim_above(void) { return cenote_pool_set_trim_above(late, 0.5); }
 static int reserve(void) { return cenote_pool_reserve(late, 8 * MIB, scene.stream[A]); }
 static int nap(void) { return cenote_pool_pause(late, NULL); }
 static int wake(void) { return cenote_pool_resume(late, NULL); }
-static int watch(void) { return cenote_pool_watch(late, NULL, NULL); }
+static int watch(void) { return cenote_pool_watch(late, 0, NULL, NULL); }
 static int shortage(void) { return cenote_pool_on_shortage(late, NULL, NULL); }
-static int budget(void) { cenote_budget b; return cenote_pool_budget(late, &b); }
+static int available(void) { cenote_available b; return cenote_pool_available(late, &b); }
 static int retire(void) { return cenote_stream_retire(late, scene.stream[B]); }
 static int immortal(void) { return cenote_stream_set_immortal(late, scene.stream[B]); }
 static int sync_begin(void) { uint64_t sync; return cenote_pool_sync_begin(late, &sync); }
-static int capture_begin(void) { return cenote_pool_capture_begin(late, scene.stream[B]); }
-static int capture_end(void) { return cenote_pool_capture_end(late, scene.stream[B]); }
+static int capture_begin(void) { return cenote_capture_begin(late, NULL, scene.stream[B]); }
+static int capture_end(void) { return cenote_capture_end(late, NULL, scene.stream[B]); }
 static int destroy(void) { return cenote_pool_destroy(late); }
 static int alloc(void) { void *block; return cenote_alloc(late, MIB, scene.stream[A], &block); }
 static int lend(void) { cenote_loan *loan; return cenote_pool_lend(late, NULL, &loan); }
@@ -49,17 +49,17 @@ static int group_of_it(void)
 }
 
 static int (*const of_pools[])(void) = {stats,    rows,     pieces,     check,         snapshot,    reset_peaks, record, trim, step,
-                                        limit,    trim_above, reserve,  nap,           wake,        watch,       shortage, budget,
+                                        limit,    trim_above, reserve,  nap,           wake,        watch,       shortage, available,
                                         retire,   immortal, sync_begin, capture_begin, capture_end, destroy,     alloc,  lend, group_of_it};
 
-static int grow(void) { void *block; return cenote_group_alloc(late_group, MIB, 512, scene.stream[A], &block); }
+static int grow(void) { void *block; return group_alloc(late_group, MIB, 512, scene.stream[A], &block); }
 static int flags(void) { return cenote_group_set_flags(late_group, CENOTE_GROUP_LEND); }
 static int end(void) { return cenote_group_destroy(late_group); }
 static int empty(void) { return cenote_group_reset(late_group); }
 static int reserved(void) { uint64_t bytes; return cenote_group_reserved(late_group, &bytes); }
 static int trim_group(void) { return cenote_group_trim(late_group, 0); }
-static int begin_capture(void) { return cenote_capture_begin(late_group, scene.stream[B]); }
-static int end_capture(void) { return cenote_capture_end(late_group, scene.stream[B]); }
+static int begin_capture(void) { return cenote_capture_begin(NULL, late_group, scene.stream[B]); }
+static int end_capture(void) { return cenote_capture_end(NULL, late_group, scene.stream[B]); }
 static int picture(void) { size_t count; return cenote_pool_pieces(scene.pool, late_group, NULL, 0, &count); }
 static int group_naps(void) { return cenote_pool_pause(scene.pool, &(cenote_sleep){.group = late_group}); }
 static int group_wakes(void) { return cenote_pool_resume(scene.pool, &(cenote_sleep){.group = late_group}); }
