@@ -327,15 +327,10 @@ static int may_be_destroyed(cenote_pool *pool)
     return CENOTE_OK;
 }
 
-/*
- * Everything goes back to the driver. Nothing is live and nothing is in flight. What the driver refuses is asked for
- * once more; what it refuses again is left to the end of the process. LOCKING: the turn.
- */
+/* Everything goes back. What the driver refuses twice is left to the end of the process. LOCKING: the turn. */
 static void give_everything_back(cenote_pool *pool)
 {
-    trim_flush(pool);
-    for (int tries = 0; tries < 2 && (pool->store.pages.reserved || pool->store.pages.addresses); tries++)
-        trim_to(pool, 0, UINT64_MAX);
+    trim_end(pool);
     provider_close(pool);
     courier_close(pool);
     clock_end(&pool->clock);
