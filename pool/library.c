@@ -2,7 +2,8 @@
  * pool/library.c: pools come and go; which part owns what. The road of one allocation is in alloc.c.
  *
  * A pool has one device and one provider, chosen when it is made. Its structure is never unmapped, so that a call with
- * an address of a destroyed pool finds out instead of crashing; a new pool takes over the structure of a destroyed one.
+ * an address of a destroyed pool finds out instead of crashing; a new pool takes over the structure of one that was
+ * destroyed long ago (pools.c).
  *
  *                  cenote_pool_create                     cenote_pool_destroy
  *     (not there) -------------------> open ----------------------------------> closed, reused
@@ -16,6 +17,7 @@
 #include <sys/resource.h>
 
 #include "base/check.h"
+#include "pool/arenas/idle.h"
 #include "pool/calls/end_blocks.h"
 #include "pool/careful.h"
 #include "pool/life/pool.h"
@@ -202,12 +204,9 @@ static int pool_init(cenote_pool *pool, int device, cenote_context context, cons
 /* Groups that were destroyed and had memory still. LOCKING: none; no thread gets into the pool any more. */
 static void forget_groups(cenote_pool *pool)
 {
-    for (uint32_t number = 1; number < pool->groups.table.used; number++) {
-        if (!group_of(pool, number)->number)
-            continue;
-        table_give(&pool->groups.table, number);
-        group_of(pool, number)->number = 0;
-    }
+    for (uint32_t number = 1; number < pool->groups.table.used; number++)
+        if (group_of(pool, number)->number)
+            idle_forget_group(pool, group_of(pool, number));
 }
 
 /* LOCKING: the lock of the pools. */
@@ -222,7 +221,6 @@ static int create(int device, cenote_context context, const cenote_options *opti
     if (error)
         return error;
     pool->config.serial = ++pools_made;
-    /* set before `open`: a thread that still names the last pool of the structure may destroy this one then */
     pool->config.is_default = is_default;
     board_open(pool);
     pool->life.open = true;
@@ -332,15 +330,10 @@ static int may_be_destroyed(cenote_pool *pool)
     return CENOTE_OK;
 }
 
-/*
- * Everything goes back to the driver. Nothing is live and nothing is in flight. What the driver refuses is asked for
- * once more; what it refuses again is left to the end of the process. LOCKING: the turn.
- */
+/* Everything goes back. What the driver refuses twice is left to the end of the process. LOCKING: the turn. */
 static void give_everything_back(cenote_pool *pool)
 {
-    trim_flush(pool);
-    for (int tries = 0; tries < 2 && (pool->store.pages.reserved || pool->store.pages.addresses); tries++)
-        trim_to(pool, 0, UINT64_MAX);
+    trim_end(pool);
     provider_close(pool);
     courier_close(pool);
     clock_end(&pool->clock);
@@ -485,11 +478,6 @@ static int begin_to_end(cenote_pool *pool)
                          "a function that the pool has called runs still: destroy the pool when it has returned");
     if (atomic_exchange(&pool->life.ending, true))
         return error_set(CENOTE_BUSY, 0, "another thread is destroying the pool");
-    if ((error = pool_take_lock(pool))) { /* another thread has, and the structure is being made another pool's */
-        atomic_store(&pool->life.ending, false);
-        return error;
-    }
-    lock_give(&pool->lock);
     return CENOTE_OK;
 }
 
@@ -545,7 +533,7 @@ int cenote_pool_destroy(cenote_pool *pool)
     if (!pool->config.options.announced)
         touch_be_careful(false);
     struct card *card = pool->config.device->card; /* a device that is closed may be opened as another one */
-    pool->list.reusable = true;
+    pools_give_structure(pool);
     lock_give(&pools_lock);
     device_let_leave(card); /* calls that came too late were in its context, which its caller may end now */
     return CENOTE_OK;

@@ -38,6 +38,7 @@ enum loan_state { NO_LOAN, LENT, GOING, TAKEN, COMING };
 
 struct cenote_loan {
     enum loan_state state;
+    uintptr_t    handle;            /* what the program has: the loan's place and its number, in no other loan's handle. No address */
     cenote_pool *pool;
     uint64_t     serial;            /* of the pool */
     cenote_sleep what;
@@ -51,18 +52,23 @@ struct cenote_loan {
 static LOCK_OF_PROCESS struct lock lending = LOCK_INITIALIZER(LOCK_SHARE);
 static struct lock working = LOCK_INITIALIZER(LOCK_SHARE);  /* not of the order of ranks: lock_take_plain */
 static struct cenote_loan loans[LOANS_MAX];
+static uintptr_t loans_made;
 static _Atomic(uint32_t) changes;   /* one more whenever a loan stops going or coming */
 static atomic_bool stopped;
 
 /* ------------------------------------------------------------------------------------------------------------------------------- the table */
 
-/* LOCKING: `lending`. */
-static cenote_loan *find_free(void)
+/* NULL: all places are taken. LOCKING: `lending`. */
+static cenote_loan *add(const cenote_loan *loan)
 {
-    for (int i = 0; i < LOANS_MAX; i++)
-        if (loans[i].state == NO_LOAN)
-            return &loans[i];
-    return NULL;
+    uintptr_t place = 0;
+    while (place < LOANS_MAX && loans[place].state != NO_LOAN)
+        place++;
+    if (place == LOANS_MAX)
+        return NULL;
+    loans[place] = *loan;
+    loans[place].handle = ++loans_made * LOANS_MAX + place;
+    return &loans[place];
 }
 
 static size_t list_bytes(uint64_t count)
@@ -91,7 +97,8 @@ static void settle(cenote_loan *loan, enum loan_state state)
 /* Waits while another thread has the loan. LOCKING: `lending`, let go of meanwhile. */
 static void await(const cenote_loan *loan)
 {
-    while (loan->state == GOING || loan->state == COMING) {
+    uintptr_t handle = loan->handle;
+    while (loan->handle == handle && (loan->state == GOING || loan->state == COMING)) {
         uint32_t seen = atomic_load(&changes);
         lock_give(&lending);
         syscall(SYS_futex, &changes, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
@@ -275,16 +282,14 @@ int(cenote_pool_lend)(cenote_pool *pool, const cenote_sleep *sleep, cenote_loan 
     cenote_loan ours = {.state = LENT, .pool = pool, .serial = pool->config.serial, .what = what};
     error = take_names(&ours);
     lock_take(&lending);
-    cenote_loan *made = error ? NULL : find_free();
+    cenote_loan *made = error ? NULL : add(&ours);
     if (made)
-        *made = ours;
+        *loan = (cenote_loan *)made->handle; /* NOLINT: it is no address */
     else
         forget(&ours);
     lock_give(&lending);
     if (!made && !error)
         return error_set(CENOTE_BUSY, 0, "%d loans are there: end one first", LOANS_MAX);
-    if (!error)
-        *loan = made;
     return error;
 }
 
@@ -298,17 +303,17 @@ static int bring_back(cenote_loan *loan, cenote_sleep *what)
     return error;
 }
 
-int(cenote_loan_end)(cenote_loan *loan, cenote_sleep *result, size_t size)
+int(cenote_loan_end)(cenote_loan *handle, cenote_sleep *result, size_t size)
 {
     cenote_sleep what = {0};
+    cenote_loan *loan = &loans[(uintptr_t)handle % LOANS_MAX];
     int error = pool_process_usable();
     if (error || (error = sized_check(size, "cenote_sleep")))
         return error;
     lock_take(&lending);
-    bool known = loan >= loans && loan < loans + LOANS_MAX;
-    if (known)
+    if (loan->handle == (uintptr_t)handle)
         await(loan);
-    known = known && loan->state != NO_LOAN;
+    bool known = loan->state != NO_LOAN && loan->handle == (uintptr_t)handle;
     bool taken = known && loan->state == TAKEN;
     if (known && !taken)
         forget(loan);

@@ -288,7 +288,8 @@ CENOTE_API int cenote_pool_create_in(cenote_context context, const cenote_option
  * another thread still allocates, frees, uses a block, retires a stream or destroys the pool; and if streams that may have been destroyed used memory
  * of it, see cenote_stream_retire. Where the program has reset the device, blocks and pins that are left end with the pool; if it is CENOTE_BUSY
  * because of other devices, they have ended all the same. Captures count that are open on any pool of the device; where the caller keeps the context
- * (cenote_pool_create_in), those on pools in that context, because it may have to end. Other calls that come too late are CENOTE_INVALID.
+ * (cenote_pool_create_in), those on pools in that context, because it may have to end. Other calls that come too late are CENOTE_INVALID, at
+ * least until 64 more pools have ended.
  */
 CENOTE_API int cenote_pool_destroy(cenote_pool *pool);
 
@@ -494,7 +495,10 @@ CENOTE_API int cenote_group_create(cenote_pool *pool, const char *name, unsigned
 /* LEND and WHOLE may change at any time, for what is allocated from then on; PLAIN until the first allocation; PRIVATE is for good. */
 CENOTE_API int cenote_group_set_flags(cenote_group *group, unsigned flags);
 
-/* The group takes no more allocations; its live blocks stay valid, its memory goes back to the pool as they are freed. */
+/*
+ * The group takes no more allocations; its live blocks stay valid, its memory goes back to the pool as they are freed. Calls that name it are
+ * CENOTE_INVALID, at least until 256 more groups of the pool have ended.
+ */
 CENOTE_API int cenote_group_destroy(cenote_group *group);
 
 /*

@@ -81,7 +81,7 @@ CENOTE_API int cenote_pool_lend(cenote_pool *pool, const cenote_sleep *sleep, ce
 /*
  * The program has it back: if it was taken, it wakes as by cenote_pool_resume before the call returns. If the card has too little memory, the call
  * asks the other processes that lend. CENOTE_OUT_OF_MEMORY: they have none either; the loan goes on, and what it names sleeps on with its contents.
- * `result` says what came back, and may be NULL. A loan ends with its pool.
+ * `result` says what came back, and may be NULL. A loan ends with its pool. A loan that has ended is CENOTE_INVALID.
  */
 CENOTE_API int cenote_loan_end(cenote_loan *loan, cenote_sleep *result, size_t size);
 #define cenote_loan_end(...) cenote_loan_end(__VA_ARGS__, sizeof(cenote_sleep))

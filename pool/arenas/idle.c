@@ -34,12 +34,42 @@
 #define WORK_OF_FORGETTING 30u  /* an arena, see look.c: the system has memory back */
 #define FLUSHED_AT_ONCE 500u    /* slabs of an arena, as in look.c; a trim finds the others */
 
-/* From now on another group may get this group's number. LOCKING: the pool's lock. */
+/* The next group may be this one. False: none is kept. LOCKING: the pool's lock. */
+static bool give_oldest_group(cenote_pool *pool)
+{
+    struct groups *g = &pool->groups;
+    uint32_t oldest = g->ended_first;
+    if (!oldest)
+        return false;
+    g->ended_first = group_of(pool, oldest)->next_ended;
+    g->ended--;
+    table_give(&g->table, oldest);
+    return true;
+}
+
+/* The group has gone, and is kept for a while. LOCKING: the pool's lock, or no thread gets into the pool any more. */
 void idle_forget_group(cenote_pool *pool, cenote_group *group)
 {
+    struct groups *g = &pool->groups;
     uint32_t number = group->number;
     group->number = 0;
-    table_give(&pool->groups.table, number);
+    group->next_ended = 0;
+    *(g->ended_first ? &group_of(pool, g->ended_last)->next_ended : &g->ended_first) = number;
+    g->ended_last = number;
+    if (++g->ended > GROUPS_KEPT)
+        give_oldest_group(pool);
+}
+
+/* LOCKING: the pool's lock. */
+cenote_group *idle_take_group(cenote_pool *pool)
+{
+    uint32_t number = table_take(&pool->groups.table);
+    if (!number && give_oldest_group(pool))
+        number = table_take(&pool->groups.table);
+    if (!number)
+        return NULL;
+    group_of(pool, number)->number = number;
+    return group_of(pool, number);
 }
 
 /* The index of the queue for an arena that is over. */

@@ -8,6 +8,7 @@
 #include "pool/pool.h"
 
 void idle_forget_group(cenote_pool *pool, cenote_group *group);
+cenote_group *idle_take_group(cenote_pool *pool);         /* with its number; NULL: no memory or number is left */
 struct arena *idle_make_arena(cenote_pool *pool, uint32_t group, uint64_t key, CUstream handle);
 void idle_enter(cenote_pool *pool, struct arena *a);
 void idle_end(cenote_pool *pool, struct arena *a);

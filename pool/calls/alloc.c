@@ -73,7 +73,7 @@ static struct arena *lock_arena(cenote_pool *pool, const cenote_group *group, st
     if ((*error = pool_take_lock(pool))) /* it may have ended while the driver was asked for the key */
         return NULL;
     CUresult lost = pool->life.lost;
-    bool is_gone = group && (!group->number || group->destroyed); /* and its number may be another group's by now */
+    bool is_gone = group && group->destroyed; /* and its number may be another group's by now */
     bool has_room = !lost && !is_gone && place_reserve_books(pool, q->mark);
     uint32_t number = group_of_stream(pool, group ? group->number : 0, key);
     if (has_room && number != CAPTURE_TAKES_NONE)

@@ -118,10 +118,10 @@ int(cenote_group_create)(cenote_pool *pool, const char *name, unsigned flags, co
         return error;
     if ((error = pool_take_lock(pool)))
         return error;
-    uint32_t number = table_take(&pool->groups.table);
-    if (number) {
-        cenote_group *g = group_of(pool, number);
-        *g = (cenote_group){.pool = pool, .number = number, .flags = flags};
+    cenote_group *g = idle_take_group(pool);
+    if (g) {
+        g->pool = pool;
+        g->flags = flags;
         strncpy(g->name, name ? name : "unnamed", sizeof g->name - 1);
         g->has_source = given != NULL;
         g->is_plain = plain;
@@ -130,7 +130,7 @@ int(cenote_group_create)(cenote_pool *pool, const char *name, unsigned flags, co
         *group = g;
     }
     lock_give(&pool->lock);
-    if (number)
+    if (g)
         return CENOTE_OK;
     return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory left for a group");
 }
@@ -261,7 +261,7 @@ static int look_once_more(cenote_pool *pool)
 }
 
 /*
- * The replays of this thread, on its own default stream. The pool may have ended meanwhile, and be another one.
+ * The replays of this thread, on its own default stream. The pool may have ended meanwhile.
  * LOCKING: none; not inside.
  */
 static void cover_replays(cenote_pool *pool)

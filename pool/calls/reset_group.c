@@ -41,12 +41,15 @@ static bool stops(const struct reset *w)
     return w->uses || w->ended || w->work >= lock_portion(PORTION_OF_FREES);
 }
 
-/* Frees what lies in the region from `at` on, until it stops. True: there is more. LOCKING: the pool's lock. */
+/*
+ * Frees what lies in the region from `at` on, until it stops; from its beginning, if another region has the number since
+ * the last portion. True: there is more. LOCKING: the pool's lock.
+ */
 static bool walk_region(cenote_pool *pool, struct reset *w, struct region *r)
 {
     const struct heap *heap = arena_heap(arena_of(pool, r->arena), r->heap);
-    uint64_t at = w->at ? w->at : r->base;
-    while (at >= r->base && at < r->top && !stops(w)) {
+    uint64_t at = w->at >= r->base && w->at < r->top ? w->at : r->base;
+    while (at < r->top && !stops(w)) {
         w->work++;
         const struct block *b = block_of(&pool->store.blocks, heap_piece_at(heap, r, at));
         uint64_t end = b->at + b->size, next = end;
@@ -67,9 +70,9 @@ static bool go_on(cenote_pool *pool, struct reset *w)
     while (w->region < s->regions.used && !stops(w)) {
         struct region *r = region_of(s, w->region);
         bool is_ours = r && arena_of(pool, r->arena)->group == w->group->number;
-        w->work++;
         if (is_ours && walk_region(pool, w, r))
             continue;
+        w->work++;
         w->region++;
         w->at = 0;
     }

@@ -2,7 +2,8 @@
  * life.h: a pool in the list of pools, what it was made with, and
  * how far its life has come. See pool/library.c and pools.c.
  *
- *     open ---> ending ---> closed, `reusable`: a new pool takes over the structure
+ *     open ---> ending ---> closed ---> `reusable`: once POOLS_KEPT more pools have ended, a new one takes over the
+ *       |                               structure
  *       +-----> lost: the first sticky error of the driver; the pool stays open, and allocations fail
  *
  * OWNERS: pool/library.c makes and ends pools; pools.c keeps the list, and the devices that pools have open; pool.c and
@@ -20,6 +21,8 @@
 #include "driver/device.h"
 #include "pool/clock/fence.h"
 
+#define POOLS_KEPT    64        /* chosen: so many more pools end before a structure is
+                                   another pool's, and late calls find it ended: docs/locks.md */
 #define EXIT_PATIENCE 1000      /* in ms, chosen: so long the end of the process waits
                                    for a thread of ours. What that does takes a few */
 
@@ -40,7 +43,8 @@ struct pool_hooks {
 struct pool_list {
     cenote_pool   *next;
     uint32_t       walkers;         /* threads that go through all pools and are at this one */
-    bool           reusable;        /* closed for good: a new pool may take over the structure */
+    bool           reusable;        /* closed for good: a new pool may take over the structure, */
+    uint64_t       reusable_from;   /* when so many pools of the process have ended */
     atomic_bool    attended;        /* by the background thread */
 };
 

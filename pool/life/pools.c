@@ -2,7 +2,8 @@
  * pools.c: the list of pools of the process, and the devices they
  * have open. How one is made and ends is in pool/library.c.
  *
- * A structure is never unmapped; a new pool takes over that of a closed one, once no thread is at it any more.
+ * A structure is never unmapped; a new pool takes over that of a closed one, once no thread is at it any more and
+ * POOLS_KEPT more pools have ended: so a thread that names the closed one still finds no other pool in its place.
  *
  * LOCKING: the lock of the pools guards the list and how often a device is open.
  */
@@ -13,13 +14,14 @@
 
 #include <stddef.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
-#define KEPT_BYTES (offsetof(cenote_pool, groups.table) + sizeof(struct table)) /* of a structure, when a new
-                                                                                   pool takes it over */
+#define KEPT_BYTES offsetof(cenote_pool, groups.has_sources) /* of a structure, when a new pool takes it over */
 
 LOCK_OF_PROCESS struct lock pools_lock = LOCK_INITIALIZER(LOCK_POOLS);
 static cenote_pool *pools;                      /* open and closed ones */
+static uint64_t pools_ended;
 
 /*
  * The next open pool of the same device, in whichever of its contexts (NULL: of any device) after `after` (NULL: the
@@ -117,14 +119,33 @@ static cenote_pool *map_structure(const char *head)
     return NULL;
 }
 
+/* LOCKING: the lock of the pools. */
+void pools_give_structure(cenote_pool *pool)
+{
+    pool->list.reusable_from = ++pools_ended + POOLS_KEPT;
+    pool->list.reusable = true;
+}
+
+/* The system has the whole pages back, but for those of a board. LOCKING: the lock of the pools. */
+static void wipe(cenote_pool *pool)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char *from = (char *)pool + KEPT_BYTES, *board = (char *)pool + offsetof(cenote_pool, board);
+    char *first = from + (page - (size_t)from % page) % page;
+    if (madvise(first, (size_t)(board - first), MADV_DONTNEED))
+        first = board;
+    memset(from, 0, (size_t)(first - from));
+    memset(board, 0, (size_t)((char *)(pool + 1) - board));
+}
+
 /* A closed pool's structure, wiped but for what must outlive it, or a new one. `head`: board_place. */
 cenote_pool *pools_take_structure(const char *head)
 {
     cenote_pool *pool = pools;
-    while (pool && (!pool->list.reusable || pool->list.walkers))
+    while (pool && (!pool->list.reusable || pool->list.walkers || pool->list.reusable_from > pools_ended))
         pool = pool->list.next;
     if (pool) {
-        memset((char *)pool + KEPT_BYTES, 0, sizeof *pool - KEPT_BYTES);
+        wipe(pool);
         return pool;
     }
     pool = map_structure(head);

@@ -9,6 +9,7 @@ int pool_other_device(cenote_pool *pool, int ordinal, struct device **other);
 struct device *pool_open_device(int ordinal, int *error);  /* for callers that need a device and no pool */
 void pool_close_device(struct device *device);
 extern struct lock pools_lock;                            /* of the list of pools, and of devices */
-cenote_pool *pools_take_structure(const char *head);      /* LOCKING: that lock */
+cenote_pool *pools_take_structure(const char *head);      /* LOCKING: that lock, as for the next */
+void pools_give_structure(cenote_pool *pool);
 
 #endif

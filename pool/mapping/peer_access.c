@@ -168,10 +168,6 @@ static int grant(cenote_pool *pool, struct device *other)
     int error = pool->life.lost ? pool_driver_error(pool, pool->life.lost, "an earlier call") : turn_begin(pool);
     if (error)
         return error;
-    if (atomic_load(&pool->config.others[other->ordinal]) != other) { /* as long as the pool has it open it is there */
-        turn_end(pool);
-        return error_set(CENOTE_INVALID, 0, "the pool was destroyed, and another one has taken its place");
-    }
     CUresult result = CUDA_SUCCESS;
     bool is_new = !peer_fences_know(&pool->clock, other);
     if (is_new)

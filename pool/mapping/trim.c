@@ -33,6 +33,7 @@ struct leave {
     uint64_t keep;      /* bytes that stay, at least */
     tick     latest;    /* freed then or before */
     bool     skip_sources;  /* not what functions of the program have to take back */
+    bool     ends;          /* the pool has ended: no capture uses what it had */
     uint32_t only_arena;    /* 0: of all */
     uint32_t skip_shift;    /* no pages of that size; 0: of all sizes */
 };
@@ -210,15 +211,21 @@ static void stay(cenote_pool *pool, const struct pick *picks, uint32_t count)
     lock_give(&pool->lock);
 }
 
+static bool is_barred(const cenote_pool *pool, const struct leave *leave)
+{
+    return !leave->ends && pool_is_capturing(pool);
+}
+
 /*
  * Releases those that are leaving. False: the driver refuses,
  * or a capture has begun while a source ran; then some stay.
  */
-static bool release_leavers(cenote_pool *pool, bool segments, const struct pick *picks, uint32_t count, uint64_t *sum)
+static bool release_leavers(cenote_pool *pool, const struct leave *leave, bool segments, const struct pick *picks,
+                            uint32_t count, uint64_t *sum)
 {
     bool going = true;
     for (uint32_t i = 0; i < count; i++) {
-        if (pool_is_capturing(pool)) {
+        if (is_barred(pool, leave)) {
             stay(pool, picks + i, count - i);
             return false;
         }
@@ -239,9 +246,9 @@ static uint64_t trim_kind(cenote_pool *pool, const struct leave *leave, bool seg
     uint32_t room = lock_portion(BATCH), most, count;
     uint64_t sum = 0;
     bool taken;
-    while (!pool_is_capturing(pool) && (most = most_leavers(pool, leave, segments)) &&
+    while (!is_barred(pool, leave) && (most = most_leavers(pool, leave, segments)) &&
            ((count = pick_leavers(pool, leave, segments, picks, most < room ? most : room, &taken)) || taken) &&
-           release_leavers(pool, segments, picks, count, &sum) && (count == room || taken))
+           release_leavers(pool, leave, segments, picks, count, &sum) && (count == room || taken))
         if (picks == few && (picks = memory_map(most * sizeof *picks)))
             room = most;
         else if (!picks)
@@ -361,13 +368,13 @@ void trim_orphans(cenote_pool *pool)
 /* LOCKING: as for trim_to. */
 static uint64_t trim_what(cenote_pool *pool, const struct leave *leave)
 {
-    if (pool_is_capturing(pool))
+    if (is_barred(pool, leave))
         return 0;
     uint64_t bytes = trim_kind(pool, leave, true);
-    if (pool_is_capturing(pool)) /* begun while a source had a segment back */
+    if (is_barred(pool, leave)) /* begun while a source had a segment back */
         return bytes;
     bytes += trim_kind(pool, leave, false);
-    if (leave->skip_sources && !bytes) /* nothing has become empty */
+    if (leave->skip_sources && !leave->ends && !bytes) /* nothing has become empty */
         return 0;
     for (uint32_t number = 1; number < pool->store.pages.regions.used; number++)
         trim_region(pool, number);
@@ -392,6 +399,21 @@ uint64_t trim_to(cenote_pool *pool, uint64_t keep, tick latest)
 uint64_t trim_without_sources(cenote_pool *pool, uint64_t keep, tick latest)
 {
     return trim_what(pool, &(struct leave){.keep = keep, .latest = latest, .skip_sources = true});
+}
+
+/*
+ * All goes: nothing is live and nothing is in flight. What the driver refuses is asked for once more. Sources come
+ * last, for while they run other threads may begin captures: nothing is left for the driver then, and what is the
+ * program's goes back all the same. LOCKING: the turn, let go of around the sources.
+ */
+void trim_end(cenote_pool *pool)
+{
+    const struct leave from_driver = {.latest = UINT64_MAX, .skip_sources = true, .ends = true};
+    const struct leave sourced = {.latest = UINT64_MAX, .ends = true};
+    trim_flush(pool);
+    for (int tries = 0; tries < 2 && (pool->store.pages.reserved || pool->store.pages.addresses); tries++)
+        trim_what(pool, &from_driver);
+    trim_kind(pool, &sourced, true);
 }
 
 /*

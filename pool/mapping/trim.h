@@ -5,6 +5,7 @@
 #include "pool/pool.h"
 
 uint64_t trim_to(cenote_pool *pool, uint64_t keep, tick latest);
+void trim_end(cenote_pool *pool);
 uint64_t trim_without_sources(cenote_pool *pool, uint64_t keep, tick latest);
 uint64_t trim_other_size(cenote_pool *pool, uint32_t shift, uint64_t bytes);
 uint64_t trim_segments(cenote_pool *pool);

@@ -90,6 +90,11 @@ int cenote_pool_trim(cenote_pool *pool, uint64_t keep_bytes, unsigned flags)
     return trim(pool, keep_bytes, UINT64_MAX, flags);
 }
 
+static int group_is_gone(const cenote_group *group)
+{
+    return error_set(CENOTE_INVALID, 0, "group \"%s\" was destroyed: no call may name it any more", group->name);
+}
+
 int cenote_group_trim(cenote_group *group, unsigned flags)
 {
     if (!group)
@@ -98,6 +103,8 @@ int cenote_group_trim(cenote_group *group, unsigned flags)
     int error = pool_usable(pool);
     if (error)
         return error;
+    if (group->destroyed)
+        return group_is_gone(group);
     if (flags & ~CENOTE_TRIM_WAIT)
         return error_set(CENOTE_INVALID, 0, "flags %#x: of one group only CENOTE_TRIM_WAIT is known", flags);
     if (pool->life.lost)
@@ -110,7 +117,7 @@ int cenote_group_trim(cenote_group *group, unsigned flags)
         trim_group(pool, group);
     turn_end(pool);
     if (is_gone)
-        return error_set(CENOTE_INVALID, 0, "group \"%s\" was destroyed: no call may name it any more", group->name);
+        return group_is_gone(group);
     return result ? pool_driver_error(pool, result, "waiting for the device") : CENOTE_OK;
 }
 

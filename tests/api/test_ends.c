@@ -304,4 +304,51 @@ CASE(a_look_that_pauses_keeps_its_pool)
     scene_close(&scene);
 }
 
+/* ------------------------------------------------------------------------------------ a capture that begins while a pool gives back all */
+
+static uint32_t given;
+
+static void *take_whole(size_t bytes, cenote_stream stream, void *arg)
+{
+    CUdeviceptr at = 0;
+    (void)stream, (void)arg;
+    return cuMemAlloc(&at, bytes) ? NULL : (void *)(uintptr_t)at;
+}
+
+/* Other threads may do so while this runs. */
+static void give_and_capture(void *memory, size_t bytes, cenote_stream stream, void *other)
+{
+    (void)bytes, (void)stream;
+    DONE(cuMemFree((CUdeviceptr)(uintptr_t)memory));
+    if (given++ == 0)
+        DONE(cenote_capture_begin(other, NULL, scene.stream[C]));
+}
+
+/* All goes back: of the driver first, and of the program's source although a capture is open. */
+CASE(a_capture_begins_while_a_pool_ends)
+{
+    struct sim_books before, after;
+    cenote_pool *pool;
+    cenote_group *sourced;
+    void *block[3];
+    cenote_options options = scene_options();
+    scene_open(&scene, 256 * MIB);
+    DONE(cenote_pool_create(0, &options, &pool));
+    cenote_source source = {take_whole, give_and_capture, scene.pool};
+    sim_books(&before);
+    DONE(cenote_group_create(pool, "sourced", 0, &source, &sourced));
+    DONE(cenote_alloc(pool, 30 * MIB, scene.stream[A], &block[0]));
+    for (int i = 1; i < 3; i++)
+        DONE(group_alloc(sourced, 30 * MIB, 512, scene.stream[i - 1], &block[i]));
+    for (int i = 0; i < 3; i++)
+        DONE(cenote_free(block[i]));
+    DONE(cenote_group_destroy(sourced));
+    DONE(cenote_pool_destroy(pool));
+    EXPECT_EQ(given, 2);
+    sim_books(&after);
+    EXPECT(after.used == before.used && after.mappings == before.mappings && after.reservations == before.reservations);
+    DONE(cenote_capture_end(scene.pool, NULL, scene.stream[C]));
+    scene_close(&scene);
+}
+
 SCENES_MAIN("ends")

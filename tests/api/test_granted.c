@@ -134,15 +134,14 @@ CASE(granted_devices_that_are_not_used)
 }
 
 static const struct driver *below;
-static cenote_pool *to_end; /* while the driver is asked for the reach of a device; another one takes its structure then */
+static cenote_pool *to_end; /* while the driver is asked for the reach of a device; another one begins then */
+static cenote_pool *begun;
 
 static void *end_and_begin(void *unused)
 {
     cenote_options options = scene_options();
-    cenote_pool *next = NULL;
     DONE(cenote_pool_destroy(to_end));
-    DONE(cenote_pool_create(0, &options, &next));
-    EXPECT(next == to_end);
+    DONE(cenote_pool_create(0, &options, &begun));
     return unused;
 }
 
@@ -175,6 +174,7 @@ CASE(a_grant_that_comes_too_late)
     to_end = p.scene.pool;
     EXPECT_EQ(cenote_pool_grant(p.scene.pool, 1), CENOTE_INVALID);
     to_end = NULL;
+    p.scene.pool = begun;
     REQUIRE(held_take(&held, p.scene.pool, 8 * MIB, p.scene.stream[A]));
     held_give(&held);
     DONE(cenote_pool_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));

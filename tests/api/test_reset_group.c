@@ -1,6 +1,7 @@
 /*
  * test_reset_group.c: all blocks of a group are freed at once (cenote_group_reset), each in the order of its streams, and no other block is.
  */
+#include "base/lock.h"
 #include "tests/api/scene.h"
 
 #define BLOCKS 1500
@@ -13,7 +14,7 @@ static void *take_from(cenote_group *group, size_t bytes, CUstream stream)
 }
 
 /* Of slabs and of their own, on three streams, more than one portion. */
-CASE(all_blocks_of_the_group_and_no_others)
+static void reset_twice(void)
 {
     struct scene scene;
     cenote_group *group, *other;
@@ -46,6 +47,18 @@ CASE(all_blocks_of_the_group_and_no_others)
     EXPECT_EQ(cenote_group_reset(group), CENOTE_INVALID);
     DONE(cenote_group_destroy(other));
     scene_close(&scene);
+}
+
+CASE(all_blocks_of_the_group_and_no_others)
+{
+    reset_twice();
+}
+
+CASE(a_block_in_each_portion)
+{
+    lock_set_portions(1);
+    reset_twice();
+    lock_set_portions(0);
 }
 
 /* Other streams still read what goes: it waits for them. */

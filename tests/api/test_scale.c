@@ -2,6 +2,7 @@
  * test_scale.c: what there is a lot of: streams, groups that come and go. Counts and addresses stay flat.
  * Not: what it costs in time (bench/scale).
  */
+#include "pool/arenas/groups.h"
 #include "tests/api/scene.h"
 
 #ifdef __SANITIZE_THREAD__ /* it leaves a program less than 1 TiB of addresses, and the first regions are of 24 GiB */
@@ -71,7 +72,7 @@ static void rounds_are_flat(enum cenote_provider provider, unsigned flags, const
     cenote_options options = scene_options();
     options.provider = provider;
     scene_open_with(&scene, &shape, &options);
-    for (int i = 0; i < 100; i++)
+    for (int i = 0; i < 100 + GROUPS_KEPT; i++)
         round_of(&scene, flags, source, i % streams);
     struct extent before = extent_of(scene.pool);
     for (int i = 0; i < 100; i++)

@@ -108,7 +108,7 @@ static void *take_from_itself(size_t bytes, cenote_stream stream, void *arg)
 {
     void *block = NULL;
     calls++;
-    answer = group_alloc(arg, bytes, 512, stream, &block);
+    answer = group_alloc(*(cenote_group **)arg, bytes, 512, stream, &block);
     keep_words();
     return block;
 }
@@ -121,14 +121,9 @@ static void give_nothing(void *memory, size_t bytes, cenote_stream stream, void 
 MISUSE(a_source_that_takes_from_its_own_group, CENOTE_INVALID, "allocates from its own group")
 {
     void *block;
-    cenote_source source = {take_from_itself, give_nothing, NULL};
+    cenote_source source = {take_from_itself, give_nothing, &group};
     awaken(s);
     DONE(cenote_group_create(s->scene.pool, "own", 0, &source, &group));
-    DONE(cenote_group_destroy(group));
-    cenote_group *place = group;
-    source.arg = place; /* the next group has the handle of the one before */
-    DONE(cenote_group_create(s->scene.pool, "own", 0, &source, &group));
-    EXPECT_EQ(group, place);
     EXPECT_EQ(group_alloc(group, MIB, 512, s->scene.stream[A], &block), CENOTE_OUT_OF_MEMORY);
     EXPECT(calls > 0);
     DONE(cenote_group_destroy(group));
