@@ -40,3 +40,7 @@ if(cuda_version LESS 12050)
     message(FATAL_ERROR "${CENOTE_CUDA_INCLUDE}/cuda.h is of CUDA ${cuda_version}; cenote needs the header of CUDA 12.5 (12050) or newer to build.")
 endif()
 message(STATUS "cuda.h: ${CENOTE_CUDA_INCLUDE} (${cuda_version})")
+
+# NVTX's memory extension (option sanitize): CUDA 13 has it, and so has the Python package nvidia-nvtx. Without it the option is refused.
+find_path(CENOTE_NVTX_INCLUDE nvtx3/nvToolsExtMem.h PATHS ${CENOTE_CUDA_INCLUDE} ${cuda_places} NO_DEFAULT_PATH)
+mark_as_advanced(CENOTE_NVTX_INCLUDE)

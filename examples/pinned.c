@@ -41,7 +41,7 @@ int main(void)
     }
 
     cenote_host_stats stats;
-    must(cenote_host_read_stats(-1, &stats), "cenote_host_read_stats");
+    must(cenote_host_node_stats(-1, &stats), "cenote_host_node_stats");
     cenote_host_report(report, sizeof report);
     printf("%d batches through %.1f MiB of pinned memory, registered in %llu steps\n%s", BATCHES, (double)stats.registered.peak / (1 << 20),
            (unsigned long long)stats.registrations, report);

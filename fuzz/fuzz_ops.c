@@ -80,11 +80,10 @@ static int ask(struct world *w, struct block *taken, size_t *alignment, void **a
     *alignment = 512;
     if (kind & 16)
         *alignment = (size_t)1 << (input_byte(w->in) & 31);
+    cenote_request request = {.bytes = taken->bytes, .alignment = *alignment, .stream = stream};
     if (taken->group < GROUPS)
-        return cenote_group_alloc(p->group[taken->group], taken->bytes, *alignment, stream, at);
-    if (kind & 16)
-        return cenote_alloc_aligned(p->pool, taken->bytes, *alignment, stream, at);
-    return cenote_alloc(p->pool, taken->bytes, stream, at);
+        request.group = p->group[taken->group];
+    return request.group || kind & 16 ? cenote_alloc_with(p->pool, &request, at) : cenote_alloc(p->pool, taken->bytes, stream, at);
 }
 
 static void op_take(struct world *w)
@@ -132,7 +131,11 @@ static void op_put(struct world *w)
     struct block put = {.at = b->at ? b->at : b->was, .bytes = b->bytes, .pool = b->pool, .stream = b->stream, .group = b->group};
     put.whole = is_whole(p, put.group);
     world_enter(w, p->device);
-    int error = cenote_alloc_at(p->pool, put.group < GROUPS ? p->group[put.group] : NULL, put.at, put.bytes, world_stream(w, put.pool, put.stream));
+    cenote_request request = {.at = put.at, .bytes = put.bytes, .stream = world_stream(w, put.pool, put.stream)};
+    if (put.group < GROUPS)
+        request.group = p->group[put.group];
+    void *block;
+    int error = cenote_alloc_with(p->pool, &request, &block);
     world_say(w, "  pool %d, stream %d, %zu bytes at %p: %s", put.pool, put.stream, put.bytes, (void *)put.at, cenote_error_name(error));
     JUDGE(world_excuses(w, error) || error == CENOTE_INVALID || ((error == CENOTE_OUT_OF_MEMORY || error == CENOTE_BUSY) && !b->at));
     if (error)
@@ -394,7 +397,7 @@ static void begin_capture(struct world *w, int pool, int graph)
             b->readable = false; /* its graph goes */
     }
     world_enter(w, p->device);
-    int error = cenote_capture_begin(p->group[GROUP_GRAPHS], stream);
+    int error = cenote_capture_begin(p->pool, p->group[GROUP_GRAPHS], stream);
     JUDGE(world_excuses(w, error));
     if (error)
         return;
@@ -413,10 +416,10 @@ static void end_capture(struct world *w)
     CUgraph graph = NULL;
     world_enter(w, p->device);
     JUDGE(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
-    int error = cenote_capture_end(p->group[GROUP_GRAPHS], stream);
+    int error = cenote_capture_end(p->pool, p->group[GROUP_GRAPHS], stream);
     JUDGE(world_excuses(w, error));
     if (error)
-        JUDGE(cenote_capture_end(p->group[GROUP_GRAPHS], stream) == CENOTE_OK);
+        JUDGE(cenote_capture_end(p->pool, p->group[GROUP_GRAPHS], stream) == CENOTE_OK);
     w->capturing = -1;
     JUDGE(cuGraphInstantiate(&p->graph[w->graph], graph, 0) == CUDA_SUCCESS);
     JUDGE(cuGraphDestroy(graph) == CUDA_SUCCESS);
@@ -443,7 +446,7 @@ static void op_capture_nothing(struct world *w)
         return;
     CUstream stream = world_stream(w, pool, CAPTURE_STREAM);
     world_enter(w, p->device);
-    int error = cenote_pool_capture_begin(p->pool, stream);
+    int error = cenote_capture_begin(p->pool, NULL, stream);
     JUDGE(world_excuses(w, error));
     if (error)
         return;
@@ -451,10 +454,10 @@ static void op_capture_nothing(struct world *w)
     error = cenote_alloc(p->pool, 1 + input_byte(w->in), stream, &at);
     JUDGE(!at && error && (error == CENOTE_CAPTURE || world_excuses(w, error)));
     JUDGE(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
-    error = cenote_pool_capture_end(p->pool, stream);
+    error = cenote_capture_end(p->pool, NULL, stream);
     JUDGE(world_excuses(w, error));
     if (error)
-        JUDGE(cenote_pool_capture_end(p->pool, stream) == CENOTE_OK);
+        JUDGE(cenote_capture_end(p->pool, NULL, stream) == CENOTE_OK);
     JUDGE(cuGraphDestroy(graph) == CUDA_SUCCESS);
 }
 
@@ -502,7 +505,7 @@ static void op_misuse(struct world *w)
         break;
     }
     case 3:
-        error = cenote_capture_end(w->pool[b->pool].group[GROUP_PRIVATE], world_stream(w, b->pool, 1));
+        error = cenote_capture_end(w->pool[b->pool].pool, w->pool[b->pool].group[GROUP_PRIVATE], world_stream(w, b->pool, 1));
         JUDGE(error == CENOTE_CAPTURE || (error && world_excuses(w, error)));
         break;
     case 4:

@@ -49,7 +49,7 @@ static void add_node(cenote_host_stats *stats, const struct node *n)
 #undef CENOTE_GAUGE
 }
 
-int(cenote_host_read_stats)(int node, cenote_host_stats *stats, size_t size)
+int(cenote_host_node_stats)(int node, cenote_host_stats *stats, size_t size)
 {
     cenote_host_stats sum = {0};
     int error = sized_check(size, "cenote_host_stats");
@@ -105,7 +105,7 @@ static void say_node(struct out *text, struct host *h, int node)
     char registered[QUANTITY_TEXT], allocated[QUANTITY_TEXT];
     cenote_host_stats s;
     int number = topology_system_number(h->topology, node);
-    if (cenote_host_read_stats(number, &s))
+    if (cenote_host_node_stats(number, &s))
         return;
     /* host_get, of another file, has an error where it has no memory: NOLINTNEXTLINE(clang-analyzer-core.uninitialized.Branch) */
     const char *bound = !s.registered.current             ? "nothing to bind yet"
@@ -130,18 +130,18 @@ static void say_device(struct out *text, struct host *h, int device)
     out_print(text, "\n");
 }
 
-size_t cenote_host_report(char *room, size_t size)
+size_t cenote_host_report(char *text, size_t room)
 {
     int error = CENOTE_OK, devices = 0;
-    struct out text = {room, size, 0};
+    struct out out = {text, room, 0};
     struct host *h = host_get(&error);
     const struct driver *t = h ? driver_table(&error) : NULL;
     if (!t || t->cuDeviceGetCount(&devices))
         return 0;
-    out_print(&text, "%d NUMA node%s", h->nodes, h->nodes == 1 ? ": every device is as near as any other\n" : "s\n");
+    out_print(&out, "%d NUMA node%s", h->nodes, h->nodes == 1 ? ": every device is as near as any other\n" : "s\n");
     for (int node = 0; node < h->nodes; node++)
-        say_node(&text, h, node);
+        say_node(&out, h, node);
     for (int device = 0; device < devices && device < DEVICES_MAX; device++)
-        say_device(&text, h, device);
-    return text.length;
+        say_device(&out, h, device);
+    return out.length;
 }

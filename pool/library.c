@@ -29,6 +29,7 @@
 #include "stats/account/record.h"
 #include "stats/report/board.h"
 #include "stats/report/explain.h"
+#include "stats/report/nvtx.h"
 #include "stats/text/options.h"
 
 #define GRADE_SHIFT      3          /* chosen, as the next: docs/history.md */
@@ -44,6 +45,10 @@ static int choose_provider(cenote_pool *pool)
 {
     const struct device *d = pool->config.device;
     pool->config.provider = (enum cenote_provider)pool->config.options.provider;
+    if (pool->config.provider == CENOTE_AUTO && pool->config.options.sanitize)
+        pool->config.provider = CENOTE_PLAIN;
+    if (pool->config.options.sanitize && pool->config.provider != CENOTE_PLAIN)
+        return error_set(CENOTE_INVALID, 0, "sanitize:1 goes with provider:plain, which auto gives then, alone");
     if (pool->config.provider == CENOTE_AUTO)
         pool->config.provider = device_has_pages(d) ? CENOTE_VMM : d->has_pools ? CENOTE_ASYNC : CENOTE_PLAIN;
     bool needs_vmm = pool->config.provider == CENOTE_VMM || pool->config.provider == CENOTE_GUARD;
@@ -184,7 +189,7 @@ static int pool_init(cenote_pool *pool, int device, cenote_context context, cons
     pool->limits.trim_above = options->trim_above;
     if (!(error = choose_provider(pool)) && !(error = choose_page(pool, &shift)))
         error = open_tables(pool, shift);
-    if (!error && (error = record_open(pool)))
+    if (!error && ((error = record_open(pool)) || (error = nvtx_open(pool))))
         close_tables(pool);
     if (error)
         leave_device(pool);
@@ -519,6 +524,7 @@ int cenote_pool_destroy(cenote_pool *pool)
     }
     board_close(pool);
     record_close(pool);
+    nvtx_close(pool);
     sleepers_pool_ends(pool);
     lend_pool_ends(pool);
     share_end_imports(pool);

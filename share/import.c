@@ -456,9 +456,9 @@ static uint32_t find_import(uint64_t at)
     return number;
 }
 
-int cenote_import_range(const void *address, void **start, size_t *size)
+int cenote_import_range(const void *address, void **start, size_t *bytes)
 {
-    if (!start || !size)
+    if (!start || !bytes)
         return error_set(CENOTE_INVALID, 0, "cenote_import_range needs places for the answers");
     if (pool_refuses())
         return pool_process_usable();
@@ -466,7 +466,7 @@ int cenote_import_range(const void *address, void **start, size_t *size)
     uint32_t number = find_import((uint64_t)(uintptr_t)address);
     if (number) {
         *start = (void *)(uintptr_t)import_at(number)->start;
-        *size = import_at(number)->bytes;
+        *bytes = import_at(number)->bytes;
     }
     lock_give(&lock);
     return number ? CENOTE_OK : error_set(CENOTE_NOT_OURS | ERROR_ANSWER, 0, "%p is in no block that was imported", address);

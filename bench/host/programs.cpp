@@ -59,7 +59,7 @@ struct Cenote {
     decltype(&cenote_host_free) free;
     decltype(&cenote_host_trim) trim;
     decltype(&cenote_host_reset_peaks) reset;
-    decltype(&cenote_host_read_stats) stats;
+    decltype(&cenote_host_node_stats) stats;
     decltype(&cenote_host_message) message;
     Cenote(void *library)
     {
@@ -67,7 +67,7 @@ struct Cenote {
         free = (decltype(free))dlsym(library, "cenote_host_free");
         trim = (decltype(trim))dlsym(library, "cenote_host_trim");
         reset = (decltype(reset))dlsym(library, "cenote_host_reset_peaks");
-        stats = (decltype(stats))dlsym(library, "cenote_host_read_stats");
+        stats = (decltype(stats))dlsym(library, "cenote_host_node_stats");
         message = (decltype(message))dlsym(library, "cenote_host_message");
     }
     block take(size_t bytes)

@@ -254,7 +254,7 @@ static void many_groups(void)
     open_pool("page_mib:2");
     for (uint32_t i = 0; i < GROUPS_MANY; i++) {
         NEED(cenote_group_create(pool, "group", i % 2 ? CENOTE_GROUP_PRIVATE | CENOTE_GROUP_LEND : 0, NULL, &groups[i]));
-        NEED(cenote_group_alloc(groups[i], 16 * KIB, 512, a, &blocks[i]));
+        NEED(cenote_alloc_with(pool, (&(cenote_request){.group = groups[i], .bytes = 16 * KIB, .stream = a}), &blocks[i]));
     }
     void *block, *large = take(60 * GIB, a);
     if (!cenote_alloc(pool, 70 * GIB, a, &block))
@@ -274,7 +274,7 @@ static void a_large_graph(void)
 {
     open_pool("page_mib:2");
     NEED(cenote_group_create(pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &groups[0]));
-    NEED(cenote_group_alloc(groups[0], 79 * GIB, 512, a, &blocks[0]));
+    NEED(cenote_alloc_with(pool, (&(cenote_request){.group = groups[0], .bytes = 79 * GIB, .stream = a}), &blocks[0]));
     NEED(cenote_free(blocks[0]));
     NEED(cenote_group_destroy(groups[0]));
     NEED(cuCtxSynchronize());

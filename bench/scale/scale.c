@@ -96,7 +96,7 @@ static void add_stream(void)
 static void add_group(void)
 {
     scale_need(cenote_group_create(pool, "group", 0, NULL, &groups[things]), "cenote_group_create");
-    scale_need(cenote_group_alloc(groups[things], 16384, 512, NULL, &blocks[things]), "cenote_group_alloc");
+    scale_need(cenote_alloc_with(pool, &(cenote_request){.group = groups[things], .bytes = 16384}, &blocks[things]), "cenote_alloc_with");
     things++;
 }
 
@@ -170,7 +170,7 @@ static double alloc_at(uint32_t count)
     for (int i = 0; i < OPERATIONS; i++) {
         void *block = block_asked_after(i, count);
         scale_need(cenote_free(block), "cenote_free");
-        scale_need(cenote_alloc_at(pool, NULL, block, 16384, NULL), "cenote_alloc_at");
+        scale_need(cenote_alloc_with(pool, &(cenote_request){.at = block, .bytes = 16384}, &block), "cenote_alloc_with");
     }
     double ns = (bench_cpu_ns() - begin) / OPERATIONS;
     drop_blocks();
@@ -243,7 +243,7 @@ static double group_round(uint32_t count)
     double begin = bench_cpu_ns();
     for (int i = 0; i < OPERATIONS; i++) {
         scale_need(cenote_group_create(pool, "round", i % 2 ? CENOTE_GROUP_PRIVATE : 0, NULL, &group), "cenote_group_create");
-        scale_need(cenote_group_alloc(group, 3 << 20, 512, NULL, &block), "cenote_group_alloc");
+        scale_need(cenote_alloc_with(pool, &(cenote_request){.group = group, .bytes = 3 << 20}, &block), "cenote_alloc_with");
         scale_need(cenote_free(block), "cenote_free");
         scale_need(cenote_group_destroy(group), "cenote_group_destroy");
     }

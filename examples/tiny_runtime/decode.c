@@ -45,11 +45,11 @@ static CUgraphExec capture(struct decoder *d, struct runtime *r, size_t batch)
 {
     CUgraph graph;
     CUgraphExec exec;
-    DONE(cenote_capture_begin(r->group[GRAPHS], r->decode));
+    DONE(cenote_capture_begin(r->pool, r->group[GRAPHS], r->decode));
     DONE(cuStreamBeginCapture(r->decode, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     run_layers(d, r, batch);
     DONE(cuStreamEndCapture(r->decode, &graph));
-    DONE(cenote_capture_end(r->group[GRAPHS], r->decode));
+    DONE(cenote_capture_end(r->pool, r->group[GRAPHS], r->decode));
     DONE(cuGraphInstantiate(&exec, graph, 0));
     DONE(cuGraphDestroy(graph));
     return exec;

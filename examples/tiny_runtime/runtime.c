@@ -48,9 +48,10 @@ void fill(void *at, uint32_t word, size_t bytes, CUstream stream)
 /* CENOTE_OK, or CENOTE_OUT_OF_MEMORY: that one is for the caller to act on. */
 int runtime_take(struct runtime *r, enum family family, size_t bytes, CUstream stream, void **block)
 {
-    int error = cenote_group_alloc(r->group[family], bytes, 512, stream, block);
+    cenote_request request = {.bytes = bytes, .group = r->group[family], .stream = stream};
+    int error = cenote_alloc_with(r->pool, &request, block);
     if (error != CENOTE_OUT_OF_MEMORY)
-        done(error, "cenote_group_alloc");
+        done(error, "cenote_alloc_with");
     return error;
 }
 

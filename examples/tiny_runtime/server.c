@@ -82,9 +82,9 @@ static int make_room(cenote_pool *pool, size_t bytes, void *arg)
 /* Not even the cache of the prompt finds room once the device is done with what was freed: then there is no need to try. */
 static bool may_fit(const struct server *s, int tokens)
 {
-    cenote_budget budget;
-    DONE(cenote_pool_budget(s->runtime->pool, &budget));
-    return (uint64_t)tokens * TOKEN_BYTES <= budget.free_later;
+    cenote_available left;
+    DONE(cenote_pool_available(s->runtime->pool, &left));
+    return (uint64_t)tokens * TOKEN_BYTES <= left.free_later;
 }
 
 /* At most one prompt a step, so that those that answer do not wait for long. */

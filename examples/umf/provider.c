@@ -96,7 +96,8 @@ static umf_result_t initialize(const void *given, void **provider)
 static umf_result_t take(void *provider, size_t size, size_t alignment, void **block)
 {
     struct provider *p = provider;
-    return said(cenote_alloc_aligned(p->pool, size, alignment ? alignment : 1, p->still, block));
+    cenote_request request = {.bytes = size, .alignment = alignment ? alignment : 1, .stream = p->still};
+    return said(cenote_alloc_with(p->pool, &request, block));
 }
 
 static umf_result_t give(void *provider, void *block, size_t size)

@@ -17,10 +17,12 @@
  * header, and this header includes none of them.
  *
  * CONVENTIONS
- *   Names      The object comes first and the verb last: cenote_pool_trim. A call that names no object is about a block (cenote_alloc,
+ *   Names      The object comes first, then the verb, then what of the object it changes: cenote_pool_trim, cenote_group_set_flags. A call
+ *              that only answers is named by the answer: cenote_pool_device. A call that names no object is about a block (cenote_alloc,
  *              cenote_free, cenote_find) or about the calling thread or the process (cenote_message, cenote_version). Types, functions and
  *              macros begin with cenote_ or CENOTE_; the headers define no other macro, nor do the tables (*.def), which a program may
- *              expand itself: #define CENOTE_ERROR(code, name, text) ..., #include <cenote/errors.def>, #undef CENOTE_ERROR.
+ *              expand itself: #define CENOTE_ERROR(code, name, text) ..., #include <cenote/errors.def>, #undef CENOTE_ERROR. `size` is the size
+ *              of a struct, `room` how many bytes or elements there is room for.
  *   Results    A call that can fail returns CENOTE_OK (0) or an error of errors.def. Its results come through its last arguments and are set
  *              only on success. cenote_message() says in words what went wrong in the last failing call of this thread, and what to do
  *              about it. A text is written as snprintf writes it: the call returns the length of the whole text.
@@ -140,7 +142,7 @@ typedef struct cenote_options {
     uint32_t announced;        /* 1: all captures are announced */
     uint32_t aliases;          /* enum cenote_aliases */
     uint32_t order;            /* 1: streams may wait for memory */
-    uint32_t unused;           /* 0 */
+    uint32_t sanitize;         /* 1: compute-sanitizer knows the blocks */
 } cenote_options;
 
 /* Fills in the defaults, then what CENOTE_CONF says. A mistake there is CENOTE_BAD_OPTION and leaves the defaults. */
@@ -207,21 +209,21 @@ CENOTE_API int cenote_pool_provider(const cenote_pool *pool);
 CENOTE_API int cenote_pool_grant(cenote_pool *pool, int device);
 
 /* What a pool could still hand out. */
-typedef struct cenote_budget {
+typedef struct cenote_available {
     uint64_t held;       /* physical memory of the pool */
     uint64_t others;     /* that all others hold on the device: other pools, other allocators, contexts, other processes */
     uint64_t limit;      /* of the pool, 0: none */
     uint64_t free_now;   /* what the driver has left, within the limit, and free pages that any stream may take now */
     uint64_t free_later; /* the same once the device is done with all that was freed */
-} cenote_budget;
+} cenote_available;
 
 /*
  * For programs that decide by it what to begin: cheap enough for each step. It is one question to the driver, which no capture forbids, and a look at
  * the pages that may be free; nothing is waited for. It is no promise: others take memory meanwhile, a block needs addresses that hang together, and
  * what lies free beside blocks on their pages does not count.
  */
-CENOTE_API int cenote_pool_budget(cenote_pool *pool, cenote_budget *budget, size_t size);
-#define cenote_pool_budget(...) cenote_pool_budget(__VA_ARGS__, sizeof(cenote_budget))
+CENOTE_API int cenote_pool_available(cenote_pool *pool, cenote_available *available, size_t size);
+#define cenote_pool_available(...) cenote_pool_available(__VA_ARGS__, sizeof(cenote_available))
 
 /*
  * Called, with no lock held, when memory runs out and before the allocation fails: the program may free blocks of its own. Nonzero
@@ -233,22 +235,40 @@ CENOTE_API int cenote_pool_budget(cenote_pool *pool, cenote_budget *budget, size
 typedef int (*cenote_shortage_fn)(cenote_pool *pool, size_t bytes, void *arg);
 CENOTE_API int cenote_pool_on_shortage(cenote_pool *pool, cenote_shortage_fn function, void *arg);
 
-/* What a watch function hears of. */
+/* What a watch function hears of: bits. */
 enum cenote_change {
-    CENOTE_MAPPED,     /* memory lies there now; no block on it has been handed out yet */
-    CENOTE_UNMAPPING,  /* it goes away from there next; nothing live lies on it */
-    CENOTE_FREED       /* a freed block that waited for other streams is free now; its memory has not been handed out again yet */
+    CENOTE_MAPPED    = 1,   /* memory lies there now; no block on it has been handed out yet */
+    CENOTE_UNMAPPING = 2,   /* it goes away from there next; nothing live lies on it */
+    CENOTE_FREED     = 4,   /* a freed block that waited for other streams is free now; its memory has not been handed out again yet */
+    CENOTE_ALLOCATED = 8,   /* a block of so many bytes begins there */
+    CENOTE_EXTENDED  = 16,  /* it has so many from now on */
+    CENOTE_ENDED     = 32   /* it is live no more: freed by the program, with its group, or with its context */
 };
+
+/* A change of what lies there. */
+typedef struct cenote_notice {
+    int           change;
+    uint32_t      unused;
+    void         *address;
+    size_t        bytes;    /* of a block: those that were asked for */
+    cenote_stream stream;   /* of ALLOCATED and EXTENDED: the block's; else 0 */
+} cenote_notice;
 
 /*
  * Called before and after memory comes and goes, for libraries that remember what lies under an address: from MAPPED to UNMAPPING the range keeps
  * its physical memory, whatever blocks come and go on it. A notice may cover several ranges of earlier ones, or a part of one. Where the
- * driver refuses to unmap, MAPPED says so. Calls come one at a time, in order, from any thread, with locks held but the pool's: the function
- * must not call cenote and not wait for a thread that does. One function per pool; NULL takes it away, and it is not running any more
- * when that returns. A program that begins late asks cenote_pool_pieces (report.h) afterwards for what is there.
+ * driver refuses to unmap, MAPPED says so. For tools that follow blocks: the notices of one address have the order of its blocks, ALLOCATED comes
+ * before the allocation returns, and ENDED before another block can lie there. Calls come one at a time, from any thread, with locks held
+ * but the pool's: the function must not call cenote and not wait for a thread that does.
  */
-typedef void (*cenote_watch_fn)(cenote_pool *pool, int change, void *address, size_t bytes, void *arg);
-CENOTE_API int cenote_pool_watch(cenote_pool *pool, cenote_watch_fn function, void *arg);
+typedef void (*cenote_watch_fn)(cenote_pool *pool, const cenote_notice *notice, void *arg);
+
+/*
+ * The function hears of these changes from now on, with `arg`. Up to eight of them a pool; the same function and argument again hear of others.
+ * 0 changes take them away, and the function does not run any more when that returns. A program that begins late asks cenote_pool_pieces
+ * (report.h) afterwards for what is there.
+ */
+CENOTE_API int cenote_pool_watch(cenote_pool *pool, uint32_t changes, cenote_watch_fn function, void *arg);
 
 /* -------------------------------------------------------------------------------------------------------------------- blocks */
 
@@ -261,9 +281,6 @@ CENOTE_API int cenote_pool_watch(cenote_pool *pool, cenote_watch_fn function, vo
  */
 CENOTE_API int cenote_alloc(cenote_pool *pool, size_t bytes, cenote_stream stream, void **block);
 
-/* The same, aligned to a power of two of up to the page size. */
-CENOTE_API int cenote_alloc_aligned(cenote_pool *pool, size_t bytes, size_t alignment, cenote_stream stream, void **block);
-
 /*
  * The calling thread does not wait: not for the device, not for a thread that changes mappings, and no shortage function and no source is called.
  * What is there or can be had from the driver is given; else the call is CENOTE_OUT_OF_MEMORY, without the explanation, or CENOTE_BUSY while
@@ -271,17 +288,28 @@ CENOTE_API int cenote_alloc_aligned(cenote_pool *pool, size_t bytes, size_t alig
  */
 #define CENOTE_NO_WAIT 1u
 
-/* What cenote_alloc_with asks for. Begin with zeros: they are cenote_alloc. */
+/*
+ * What a block is asked for. Begin with zeros: they are cenote_alloc.
+ *
+ *     cenote_request request = {.bytes = 1 << 20, .alignment = 1 << 16, .stream = stream};
+ *
+ * With `at` the block begins at exactly this address, where an earlier one of the same stream and group (NULL: none) and of this size lay and
+ * everything is free now: to restore what was recorded. CENOTE_INVALID where it is not, or where live blocks of up to 8 KiB and another size are its
+ * neighbours. CENOTE_BUSY where it is free, but the device is still at work on what lay there: ask again after cenote_pool_trim with
+ * CENOTE_TRIM_WAIT, which has to give nothing back for that (UINT64_MAX). From CUDA 12.5 on it is enough to wait for its streams. CENOTE_BUSY too
+ * where it is free and sleeps (sleep.h): cenote_pool_resume comes first.
+ */
 typedef struct cenote_request {
     size_t        bytes;
-    size_t        alignment;  /* 0: 512 */
+    size_t        alignment;  /* a power of two of up to the page size; 0: 512 */
+    void         *at;         /* NULL: anywhere */
     cenote_group *group;      /* NULL: none */
     cenote_stream stream;
     uint32_t      flags;      /* CENOTE_NO_WAIT */
     uint32_t      unused;     /* 0 */
 } cenote_request;
 
-/* All that a block can be asked for in one call. */
+/* As cenote_alloc, with all that a block can be asked for. `pool` may be NULL if there is a group. */
 CENOTE_API int cenote_alloc_with(cenote_pool *pool, const cenote_request *request, void **block, size_t size);
 #define cenote_alloc_with(...) cenote_alloc_with(__VA_ARGS__, sizeof(cenote_request))
 
@@ -451,34 +479,19 @@ CENOTE_API int cenote_group_reserved(cenote_group *group, uint64_t *bytes);
 /* Gives back to the driver, or to its source, what is free in the group: not that of a private one, which stays. Of the flags only WAIT is known. */
 CENOTE_API int cenote_group_trim(cenote_group *group, unsigned flags);
 
-/* Like cenote_alloc_aligned, from the group's memory. 512 is the alignment of cenote_alloc. */
-CENOTE_API int cenote_group_alloc(cenote_group *group, size_t bytes, size_t alignment, cenote_stream stream, void **block);
-
 /*
- * A block at exactly this address, where an earlier one of the same stream and group (NULL: none) and of this size lay and everything is free
- * now: to restore what was recorded. CENOTE_INVALID where it is not, or where live blocks of up to 8 KiB and another size are its neighbours.
- * CENOTE_BUSY where it is free, but the device is still at work on what lay there: ask again after cenote_pool_trim with CENOTE_TRIM_WAIT, which has
- * to give nothing back for that (UINT64_MAX). From CUDA 12.5 on it is enough to wait for its streams. CENOTE_BUSY too where it is free and sleeps
- * (sleep.h): cenote_pool_resume comes first.
- */
-CENOTE_API int cenote_alloc_at(cenote_pool *pool, cenote_group *group, void *address, size_t bytes, cenote_stream stream);
-
-/*
- * A stream capture begins: until cenote_capture_end, what is allocated on `stream` from this pool comes from `group`, which must be
- * private. Say so before cuStreamBeginCapture, and end it after cuStreamEndCapture. The legacy default stream is CENOTE_INVALID: CUDA
- * does not capture it. Blocks freed meanwhile are reused inside the capture only in the order of their stream. For other streams that
- * join the capture use cenote_group_alloc.
+ * A stream capture begins: until cenote_capture_end, what is allocated on `stream` from this pool comes from `group`, which must be private; `pool`
+ * may be NULL. Without a group the capture takes no memory of the pool, because all that its graph uses is there already: cenote_alloc on `stream`
+ * is CENOTE_CAPTURE. Say so before cuStreamBeginCapture, and end it after cuStreamEndCapture. The legacy default stream is CENOTE_INVALID: CUDA does
+ * not capture it. Blocks freed meanwhile are reused inside the capture only in the order of their stream. For other streams that join the capture
+ * name the group in a cenote_request.
  * While any capture is open on the device, in whichever context, nothing is unmapped or given back and the device is not waited for, but for
  * a pool that ends in a context that its caller keeps. It is told for one device: if streams
  * of other devices will join the capture, begin and end it for one of them on each, with a group of a pool of that device; or a pool
  * there may end the capture. On drivers before CUDA 12.5 this call may wait until another thread's wait for the device is over.
  */
-CENOTE_API int cenote_capture_begin(cenote_group *group, cenote_stream stream);
-CENOTE_API int cenote_capture_end(cenote_group *group, cenote_stream stream);
-
-/* The same for a capture that takes no memory of the pool: all that its graph uses is there already. cenote_alloc on `stream` is CENOTE_CAPTURE. */
-CENOTE_API int cenote_pool_capture_begin(cenote_pool *pool, cenote_stream stream);
-CENOTE_API int cenote_pool_capture_end(cenote_pool *pool, cenote_stream stream);
+CENOTE_API int cenote_capture_begin(cenote_pool *pool, cenote_group *group, cenote_stream stream);
+CENOTE_API int cenote_capture_end(cenote_pool *pool, cenote_group *group, cenote_stream stream);
 
 #ifdef __cplusplus
 }

@@ -239,6 +239,16 @@ struct options : cenote_options {
     void parse(const char *conf) { check(cenote_options_parse(this, conf)); }
 };
 
+/* A block of so many bytes, for pool_ref::try_alloc and group::try_alloc. Its other members are what is special about it. */
+inline cenote_request request(std::size_t bytes, std::size_t alignment, cenote_stream stream) noexcept
+{
+    cenote_request made = {};
+    made.bytes = bytes;
+    made.alignment = alignment;
+    made.stream = stream;
+    return made;
+}
+
 /* A pool that another object or library owns: one pointer, copied as such. */
 class pool_ref {
 public:
@@ -260,9 +270,9 @@ public:
     }
     [[nodiscard]] block alloc_aligned(std::size_t bytes, std::size_t alignment, cenote_stream stream) const
     {
-        void *at = nullptr;
-        check(cenote_alloc_aligned(pool_, bytes, alignment, stream, &at));
-        return block(at);
+        block taken;
+        check(try_alloc(request(bytes, alignment, stream), taken));
+        return taken;
     }
     /* `taken` is assigned to on success: what it owned is freed then. */
     [[nodiscard]] int try_alloc(std::size_t bytes, cenote_stream stream, block &taken) const noexcept
@@ -285,10 +295,10 @@ public:
 
     int device() const noexcept { return cenote_pool_device(pool_); }
     int provider() const noexcept { return cenote_pool_provider(pool_); }
-    cenote_budget budget() const
+    cenote_available available() const
     {
-        cenote_budget found;
-        check(cenote_pool_budget(pool_, &found));
+        cenote_available found;
+        check(cenote_pool_available(pool_, &found));
         return found;
     }
     void set_limit(std::uint64_t bytes) const { check(cenote_pool_set_limit(pool_, bytes)); }
@@ -399,17 +409,23 @@ public:
     ~group() { (void)(group_ && cenote_group_destroy(group_)); }
 
     cenote_group *get() const noexcept { return group_; }
-    [[nodiscard]] block alloc(std::size_t bytes, cenote_stream stream) const { return alloc_aligned(bytes, 512, stream); }
+    [[nodiscard]] block alloc(std::size_t bytes, cenote_stream stream) const { return alloc_aligned(bytes, 0, stream); }
     [[nodiscard]] block alloc_aligned(std::size_t bytes, std::size_t alignment, cenote_stream stream) const
     {
-        void *at = nullptr;
-        check(cenote_group_alloc(group_, bytes, alignment, stream, &at));
-        return block(at);
+        block taken;
+        check(try_alloc(request(bytes, alignment, stream), taken));
+        return taken;
     }
     [[nodiscard]] int try_alloc(std::size_t bytes, cenote_stream stream, block &taken) const noexcept
     {
+        return try_alloc(request(bytes, 0, stream), taken);
+    }
+    /* The group of the request is this one. */
+    [[nodiscard]] int try_alloc(cenote_request request, block &taken) const noexcept
+    {
         void *at = nullptr;
-        int code = cenote_group_alloc(group_, bytes, 512, stream, &at);
+        request.group = group_;
+        int code = cenote_alloc_with(nullptr, &request, &at);
         if (code == CENOTE_OK)
             taken = block(at);
         return code;
@@ -442,10 +458,10 @@ public:
     /* Memory comes from `group`, which is private. */
     capture(const group &group, cenote_stream stream) : group_(group.get()), stream_(stream)
     {
-        check(cenote_capture_begin(group_, stream));
+        check(cenote_capture_begin(nullptr, group_, stream));
     }
     /* The capture takes no memory. */
-    capture(pool_ref pool, cenote_stream stream) : pool_(pool.get()), stream_(stream) { check(cenote_pool_capture_begin(pool_, stream)); }
+    capture(pool_ref pool, cenote_stream stream) : pool_(pool.get()), stream_(stream) { check(cenote_capture_begin(pool_, nullptr, stream)); }
     capture(capture &&other) noexcept
         : group_(std::exchange(other.group_, nullptr)), pool_(std::exchange(other.pool_, nullptr)), stream_(other.stream_)
     {
@@ -461,7 +477,7 @@ public:
     }
 
 private:
-    int ended() noexcept { return group_ ? cenote_capture_end(group_, stream_) : cenote_pool_capture_end(pool_, stream_); }
+    int ended() noexcept { return cenote_capture_end(pool_, group_, stream_); }
     cenote_group *group_ = nullptr;
     cenote_pool *pool_ = nullptr;
     cenote_stream stream_;

@@ -119,14 +119,14 @@ typedef struct cenote_host_stats {
 } cenote_host_stats;
 
 /* Of one NUMA node, or of all together (-1; then a peak is the sum of theirs). */
-CENOTE_API int cenote_host_read_stats(int node, cenote_host_stats *stats, size_t size);
-#define cenote_host_read_stats(...) cenote_host_read_stats(__VA_ARGS__, sizeof(cenote_host_stats))
+CENOTE_API int cenote_host_node_stats(int node, cenote_host_stats *stats, size_t size);
+#define cenote_host_node_stats(...) cenote_host_node_stats(__VA_ARGS__, sizeof(cenote_host_stats))
 
 /* Peaks start again from what is current. */
 CENOTE_API int cenote_host_reset_peaks(void);
 
 /* Nodes, devices and their distances, what is registered and bound, as text; like snprintf. 0: not open, and cannot be opened. */
-CENOTE_API size_t cenote_host_report(char *text, size_t size);
+CENOTE_API size_t cenote_host_report(char *text, size_t room);
 
 /* Walks the structures and checks what always holds: 0, or CENOTE_INVALID and a message. For tests. */
 CENOTE_API int cenote_host_check(void);

@@ -91,8 +91,9 @@ private:
     void *take(cenote_stream stream, std::size_t bytes, std::size_t alignment)
     {
         void *block = nullptr;
-        int code = group_ ? cenote_group_alloc(group_, bytes, alignment, stream, &block)
-                          : cenote_alloc_aligned(pool_, bytes, alignment, stream, &block);
+        cenote_request asked = request(bytes, alignment, stream);
+        asked.group = group_;
+        int code = cenote_alloc_with(pool_, &asked, &block);
 #ifdef __cpp_exceptions
         if constexpr (!std::is_same_v<OutOfMemory, out_of_memory>)
             if (code == CENOTE_OUT_OF_MEMORY || code == CENOTE_OUT_OF_HOST_MEMORY || code == CENOTE_OUT_OF_ADDRESSES)

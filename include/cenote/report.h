@@ -136,11 +136,11 @@ CENOTE_API int cenote_pool_steps(cenote_pool *pool, cenote_step_note *notes, siz
 /*
  * What the device's memory is used for and what to do about it, in words: what was tried (`bytes` that could not be had; 0: nothing failed),
  * what is free, what this pool, this process and others hold, and the one or two things most likely to help now. Like snprintf: writes at
- * most `size` bytes, always ends them with 0, returns the length of the whole text; 4096 bytes are always enough. Never fails: what cannot
+ * most `room` bytes, always ends them with 0, returns the length of the whole text; 4096 bytes are always enough. Never fails: what cannot
  * be asked any more is said. cenote_message() is this text after CENOTE_OUT_OF_MEMORY. Call it with no lock that a function given to
  * cenote_on_moment takes; it makes no driver call that a capture forbids. It takes a millisecond or more: not for hot paths.
  */
-CENOTE_API size_t cenote_pool_explain(cenote_pool *pool, uint64_t bytes, char *text, size_t size);
+CENOTE_API size_t cenote_pool_explain(cenote_pool *pool, uint64_t bytes, char *text, size_t room);
 
 /* What takes memory from the pool, for explanations: "PyTorch". Up to 31 bytes of ASCII; "cenote" until it is said. */
 CENOTE_API int cenote_pool_set_user(cenote_pool *pool, const char *name);
@@ -167,14 +167,14 @@ CENOTE_API int cenote_on_moment(cenote_moment_fn function, void *arg, size_t siz
  * Where a block was allocated: the site of a cenote_piece as text, the innermost function first. For pools with the option `sites`, which says
  * how many functions are kept. Like snprintf; 0 if there is no such site.
  */
-CENOTE_API size_t cenote_site_text(uint32_t site, char *text, size_t size);
+CENOTE_API size_t cenote_site_text(uint32_t site, char *text, size_t room);
 
 /*
  * What has grown: the last step, how much a step has left behind over the last `steps` (2 to 64), and the blocks born in them that are still
  * live, by site and label, the largest first. Those that each step left some of are growing; what only the last step left is not
  * counted, it may yet go. Like snprintf, or 0 with an error in cenote_message().
  */
-CENOTE_API size_t cenote_pool_growth(cenote_pool *pool, uint32_t steps, char *text, size_t size);
+CENOTE_API size_t cenote_pool_growth(cenote_pool *pool, uint32_t steps, char *text, size_t room);
 
 /* What a mark found, for the next one to compare with. Begin with zeros. */
 typedef struct cenote_marked {

@@ -59,7 +59,7 @@ CENOTE_API int cenote_pool_import(cenote_pool *pool, const cenote_share *share, 
 CENOTE_API int cenote_import_close(void *address);
 
 /* Where the imported block begins that holds this address, and how long it is. CENOTE_NOT_OURS: no import is open there. */
-CENOTE_API int cenote_import_range(const void *address, void **start, size_t *size);
+CENOTE_API int cenote_import_range(const void *address, void **start, size_t *bytes);
 
 #ifdef __cplusplus
 }

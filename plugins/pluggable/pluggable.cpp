@@ -102,7 +102,11 @@ ENTRY void *cenote_pluggable_alloc(size_t bytes, int device, cenote_stream strea
     cenote_pool *pool = pool_of(device);
     declare_streams(device, pool, stream != nullptr);
     cenote_group *group = group_of(device, stream);
-    int error = group ? cenote_group_alloc(group, bytes, 1, stream, &block) : cenote_alloc(pool, bytes, stream, &block);
+    cenote_request request = {};
+    request.bytes = bytes;
+    request.group = group;
+    request.stream = stream;
+    int error = group ? cenote_alloc_with(pool, &request, &block) : cenote_alloc(pool, bytes, stream, &block);
     if (error)
         fail(error, pool);
     return block;

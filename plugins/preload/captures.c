@@ -105,14 +105,14 @@ static void announce_end(int last)
 {
     for (int i = 0; i < last; i++)
         if (joined[i].pool)
-            cenote_pool_capture_end(joined[i].pool, joined[i].mark);
+            cenote_capture_end(joined[i].pool, NULL, joined[i].mark);
 }
 
 /* All of them, or none. */
 static int announce_begin(void)
 {
     for (int i = 0; i < PLACES_MAX; i++) {
-        int error = joined[i].pool ? cenote_pool_capture_begin(joined[i].pool, joined[i].mark) : CENOTE_OK;
+        int error = joined[i].pool ? cenote_capture_begin(joined[i].pool, NULL, joined[i].mark) : CENOTE_OK;
         if (error && error != CENOTE_EXITING) { /* while the process exits cenote makes no call that would harm a capture */
             announce_end(i);
             return error;
@@ -126,7 +126,7 @@ int captures_join(int number, cenote_pool *pool, CUstream mark, bool all_are_see
     CHECK(number >= 0 && number < PLACES_MAX && pool);
     pthread_rwlock_wrlock(&quiet);
     CHECK(!joined[number].pool);
-    int error = count ? cenote_pool_capture_begin(pool, mark) : CENOTE_OK;
+    int error = count ? cenote_capture_begin(pool, NULL, mark) : CENOTE_OK;
     if (!error)
         joined[number] = (struct joined){pool, mark};
     has_others = has_others || !all_are_seen;
@@ -139,7 +139,7 @@ void captures_leave(int number)
 {
     pthread_rwlock_wrlock(&quiet);
     if (count && joined[number].pool)
-        cenote_pool_capture_end(joined[number].pool, joined[number].mark);
+        cenote_capture_end(joined[number].pool, NULL, joined[number].mark);
     joined[number] = (struct joined){0};
     pthread_rwlock_unlock(&quiet);
 }

@@ -80,7 +80,8 @@ static int take(struct place *p, struct family *family, size_t bytes, CUstream s
     cenote_group *group = NULL;
     if (family && !family_group(p, family, &group))
         return CENOTE_NOT_SUPPORTED;
-    return group ? cenote_group_alloc(group, bytes, 512, stream, block) : cenote_alloc(p->pool, bytes, stream, block);
+    cenote_request request = {.bytes = bytes, .group = group, .stream = stream};
+    return group ? cenote_alloc_with(p->pool, &request, block) : cenote_alloc(p->pool, bytes, stream, block);
 }
 
 bool memory_take(struct place *p, struct family *family, CUdeviceptr *at, size_t bytes, CUstream stream, CUresult *result)

@@ -85,12 +85,22 @@ void Adapter::watch(const Watchers &watchers)
         watchers_.store(new Watchers(watchers), std::memory_order_release);
 }
 
+/* For a graph, or a pool of the program. */
+static int take_from(cenote_group *group, size_t bytes, cudaStream_t stream, void **block)
+{
+    cenote_request request = {};
+    request.bytes = bytes;
+    request.group = group;
+    request.stream = stream;
+    return cenote_alloc_with(nullptr, &request, block);
+}
+
 void *Adapter::take_unrecorded(DeviceIndex device, size_t bytes, cudaStream_t stream)
 {
     void *block = nullptr;
     cenote_pool *from = pool(device);
     cenote_group *group = C10_UNLIKELY(routes_.any()) ? route(device, stream) : nullptr;
-    int error = C10_UNLIKELY(group != nullptr) ? cenote_group_alloc(group, bytes, 1, stream, &block) : cenote_alloc(from, bytes, stream, &block);
+    int error = C10_UNLIKELY(group != nullptr) ? take_from(group, bytes, stream, &block) : cenote_alloc(from, bytes, stream, &block);
     if (C10_UNLIKELY(error))
         fail(error, device, bytes);
     Taken taken(block);

@@ -277,9 +277,11 @@ void Timeline::changed(int change, size_t at, size_t size)
     }
 }
 
-static void on_change(cenote_pool *, int change, void *address, size_t bytes, void *timeline)
+constexpr uint32_t CHANGES = CENOTE_MAPPED | CENOTE_UNMAPPING | CENOTE_FREED;
+
+static void on_change(cenote_pool *, const cenote_notice *notice, void *timeline)
 {
-    contain([&] { static_cast<Timeline *>(timeline)->changed(change, reinterpret_cast<size_t>(address), bytes); },
+    contain([&] { static_cast<Timeline *>(timeline)->changed(notice->change, reinterpret_cast<size_t>(notice->address), notice->bytes); },
             [](const char *) {}); /* no host memory: the entry is lost, because nothing may be thrown through C */
 }
 
@@ -300,7 +302,7 @@ void History::add_device(cenote_pool *pool)
     added.ring.limit(most_, added.dead);
     pools_.reserve(pools_.size() + 1);
     if (sees_allocations())
-        check(cenote_pool_watch(pool, &on_change, &added));
+        check(cenote_pool_watch(pool, CHANGES, &on_change, &added));
     pools_.push_back(pool);
 }
 
@@ -327,7 +329,7 @@ void History::set_spans(DeviceIndex device, const std::vector<SegmentInfo> &segm
 void History::watch_all(bool on)
 {
     for (size_t i = 0; i < pools_.size(); i++)
-        check(cenote_pool_watch(pools_[i], on ? &on_change : nullptr, &timelines_[i]));
+        check(cenote_pool_watch(pools_[i], on ? CHANGES : 0, &on_change, &timelines_[i]));
 }
 
 /* Pools are no longer watched, so that no call comes when a waiting block becomes free. LOCKING: settings_; the gate is closed. */

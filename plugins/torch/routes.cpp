@@ -23,14 +23,14 @@ void Routes::add_held(Route route)
 /* Without the lock: cenote_capture_begin waits for threads that are calling the driver. If the stream is captured already, CUDA refuses later. */
 void Routes::announce(int device, PoolId id, cenote_group *group, cenote_stream stream)
 {
-    if (cenote_capture_begin(group, stream))
+    if (cenote_capture_begin(NULL, group, stream))
         return;
     Hold hold(lock_);
     auto there = find(device, id);
     if (there != routes_.end())
         there->announced = true;
     else /* another thread has ended the route meanwhile */
-        cenote_capture_end(group, stream);
+        cenote_capture_end(NULL, group, stream);
 }
 
 const Route *Routes::of_held(int device, cenote_stream stream) const
@@ -67,7 +67,7 @@ void Routes::end_lost_captures()
         open_captures_.erase(over, open_captures_.end());
     }
     for (const Route &r : lost)
-        cenote_capture_end(r.group, r.stream);
+        cenote_capture_end(NULL, r.group, r.stream);
 }
 
 int Routes::end(int device, PoolId id)
@@ -85,7 +85,7 @@ int Routes::end(int device, PoolId id)
     if (!ended.announced)
         return CENOTE_OK;
     if (!is_capturing(ended.stream))
-        return cenote_capture_end(ended.group, ended.stream);
+        return cenote_capture_end(NULL, ended.group, ended.stream);
     Hold hold(lock_);
     open_captures_.push_back(std::move(ended));
     return CENOTE_OK;

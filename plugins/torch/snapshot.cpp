@@ -216,7 +216,12 @@ int Adapter::take_at(DeviceIndex device, cenote_group *group, void *block, size_
         call->stream = stream;
         call->pool = pool_of(group);
     }
-    int error = cenote_alloc_at(pool(device), group, block, bytes, stream);
+    cenote_request request = {};
+    request.bytes = bytes;
+    request.at = block;
+    request.group = group;
+    request.stream = stream;
+    int error = cenote_alloc_with(pool(device), &request, &block);
     if (error || !history_.sees_allocations())
         return error;
     if (!call) {

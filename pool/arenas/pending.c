@@ -82,7 +82,7 @@ static void release(cenote_pool *pool, uint32_t first)
 static void tell_freed(cenote_pool *pool, const struct use *block)
 {
     struct block_ref w = {.region = region_of(&pool->store.pages, block->region)};
-    if (!atomic_load_explicit(&pool->watch.fn, memory_order_relaxed))
+    if (!watch_hears(pool, CENOTE_FREED))
         return;
     locate_at(pool, block->at, &w);
     lock_give(&pool->lock);

@@ -20,6 +20,7 @@
 #include "pool/calls/retire.h"
 #include "pool/calls/streams.h"
 #include "pool/life/pool.h"
+#include "pool/life/watch.h"
 #include "pool/shortage/shortage.h"
 #include "stats/account/count.h"
 #include "stats/account/record.h"
@@ -198,6 +199,8 @@ static int allocate(cenote_pool *pool, const cenote_group *group, struct request
     error = serve(pool, group, q, stream, &at);
     if (!error)
         *block = (void *)(uintptr_t)at;
+    if (watch_hears(pool, CENOTE_ALLOCATED) && !error && !q->ahead)
+        watch_tell_block(pool, CENOTE_ALLOCATED, *block, q->bytes, stream);
     if (__builtin_expect(atomic_load_explicit(&pool->board.wished, memory_order_relaxed) != 0, 0) && !q->no_wait)
         pool->config.hooks->wished(pool);
     return error;
@@ -209,25 +212,22 @@ int cenote_alloc(cenote_pool *pool, size_t bytes, cenote_stream stream, void **b
     return allocate(pool, NULL, &q, stream, block, __builtin_return_address(0));
 }
 
-int cenote_alloc_aligned(cenote_pool *pool, size_t bytes, size_t alignment, cenote_stream stream, void **block)
-{
-    struct request q = {.bytes = bytes, .alignment = alignment};
-    return allocate(pool, NULL, &q, stream, block, __builtin_return_address(0));
-}
-
 int(cenote_alloc_with)(cenote_pool *pool, const cenote_request *request, void **block, size_t size)
 {
     cenote_request r = {0};
-    int error = pool_usable(pool);
-    if (error || (error = sized_in(&r, sizeof r, request, size, "cenote_request")))
+    int error = sized_in(&r, sizeof r, request, size, "cenote_request");
+    if (error || (error = group_find_pool(r.group, &pool)))
         return error;
-    if (r.flags & ~CENOTE_NO_WAIT || r.unused || (r.group && (r.group->destroyed || r.group->pool != pool)))
-        return error_set(CENOTE_INVALID, 0,
-                         "a request has a group of this pool, or NULL, and as flags CENOTE_NO_WAIT or 0, not %#x",
-                         r.flags);
     struct request q = {.bytes = r.bytes,
                         .alignment = r.alignment ? r.alignment : BLOCK_BYTES,
+                        .at = (uint64_t)(uintptr_t)r.at,
                         .no_wait = r.flags & CENOTE_NO_WAIT};
+    if (r.flags & ~CENOTE_NO_WAIT || r.unused)
+        return error_set(CENOTE_INVALID, 0, "a request has as flags CENOTE_NO_WAIT or 0, not %#x", r.flags);
+    if (q.at && (!q.bytes || q.at % BLOCK_BYTES || r.alignment))
+        return error_set(CENOTE_INVALID, 0,
+                         "%zu bytes at %p: give the size and address that an earlier block had, and no alignment",
+                         r.bytes, r.at);
     return allocate(pool, r.group, &q, r.stream, block, __builtin_return_address(0));
 }
 
@@ -252,29 +252,6 @@ int cenote_pool_reserve(cenote_pool *pool, uint64_t bytes, cenote_stream stream)
     if (error || (error = reserve(pool, bytes, 0, stream)))
         return error;
     return pool->config.provider == CENOTE_VMM ? reserve(pool, bytes / SMALL_PART, HEAP_OF_SMALL, stream) : CENOTE_OK;
-}
-
-int cenote_group_alloc(cenote_group *group, size_t bytes, size_t alignment, cenote_stream stream, void **block)
-{
-    struct request q = {.bytes = bytes, .alignment = alignment};
-    if (!group || group->destroyed)
-        return error_set(CENOTE_INVALID, 0,
-                         group ? "group \"%s\" was destroyed: nothing more can be allocated from it"
-                               : "the group is NULL: cenote_group_create gives one",
-                         group ? group->name : "");
-    return allocate(group->pool, group, &q, stream, block, __builtin_return_address(0));
-}
-
-int cenote_alloc_at(cenote_pool *pool, cenote_group *group, void *address, size_t bytes, cenote_stream stream)
-{
-    struct request q = {.bytes = bytes, .alignment = BLOCK_BYTES, .at = (uint64_t)(uintptr_t)address};
-    void *block;
-    if (!bytes || !q.at || q.at % BLOCK_BYTES || (group && (group->destroyed || group->pool != pool)))
-        return error_set(
-            CENOTE_INVALID, 0,
-            "%zu bytes at %p: give the size and address that an earlier block had, and a group of this pool or NULL",
-            bytes, address);
-    return allocate(pool, group, &q, stream, &block, __builtin_return_address(0));
 }
 
 /* ----------------------------------------------------------------------------------------------------------- giving */
@@ -306,9 +283,29 @@ uint32_t alloc_end_block(cenote_pool *pool, const struct block_ref *w)
     return uses;
 }
 
+/*
+ * The pool's blocks are watched: `watching` comes before the pool's lock, so the block is looked for again. *watched:
+ * `watching` of the pool that is returned. LOCKING: the pool's lock, let go of meanwhile.
+ */
+static __attribute__((noinline)) cenote_pool *lock_watched(cenote_pool *pool, void *address, struct block_ref *w,
+                                                           bool *watched)
+{
+    while (pool && !*watched && watch_hears(pool, CENOTE_ENDED)) {
+        cenote_pool *was = pool;
+        lock_give(&was->lock);
+        lock_take(&was->watching);
+        *w = (struct block_ref){0};
+        pool = locate_lock(address, w);
+        if (!(*watched = pool == was))
+            lock_give(&was->watching);
+    }
+    return pool;
+}
+
 static int free_block(void *address, bool sized, size_t bytes)
 {
     struct block_ref w = {0};
+    bool watched = false;
     if (!address && sized && bytes)
         return error_set(CENOTE_WRONG_SIZE, 0,
                          "NULL was given for a request of no bytes, not of %zu: give that size, or call cenote_free",
@@ -318,10 +315,14 @@ static int free_block(void *address, bool sized, size_t bytes)
     if (pool_refuses()) /* at exit a free is bookkeeping and goes on */
         return pool_process_usable();
     cenote_pool *pool = locate_lock(address, &w);
+    if (pool && watch_hears(pool, CENOTE_ENDED))
+        pool = lock_watched(pool, address, &w, &watched);
     enum lookup found = pool ? locate_at(pool, (uint64_t)(uintptr_t)address, &w) : FOUND_NOTHING;
     if (found != FOUND_LIVE || (sized && w.requested != bytes)) {
         if (pool)
             lock_give(&pool->lock);
+        if (watched)
+            lock_give(&pool->watching);
         if (found != FOUND_LIVE)
             return locate_misuse(found, address, &w, 0);
         return error_set(CENOTE_WRONG_SIZE, 0,
@@ -331,6 +332,8 @@ static int free_block(void *address, bool sized, size_t bytes)
     uint32_t uses = alloc_end_block(pool, &w);
     struct sleep_copy *gone = pages_take_copies(&pool->store.pages);
     lock_give(&pool->lock);
+    if (watched)
+        watch_tell_ended(pool, w.start, w.requested);
     if (uses)
         pending_record(pool, uses);
     if (__builtin_expect(gone != NULL, 0))

@@ -8,4 +8,7 @@ void alloc_begin_slow(cenote_pool *pool, struct arena *a);
 int alloc_serve_slow(cenote_pool *pool, struct arena *a, const struct request *q, uint64_t *at);
 uint32_t alloc_end_block(cenote_pool *pool, const struct block_ref *w);
 
+/* capture.c: *pool, which may be NULL if there is a group, becomes that of the group. Not if one may not be used. */
+int group_find_pool(const cenote_group *group, cenote_pool **pool);
+
 #endif

@@ -25,6 +25,7 @@
 #include "pool/arenas/idle.h"
 #include "pool/arenas/locate.h"
 #include "pool/arenas/look.h"
+#include "pool/calls/alloc.h"
 #include "pool/calls/streams.h"
 #include "pool/life/pool.h"
 #include "pool/life/turn.h"
@@ -47,6 +48,17 @@ static int check_group(const cenote_group *group)
         return error_set(CENOTE_INVALID, 0, "the group is NULL: cenote_group_create gives one");
     int error = pool_usable(group->pool);
     return error ? error : check_not_destroyed(group);
+}
+
+int group_find_pool(const cenote_group *group, cenote_pool **pool)
+{
+    int error = group ? check_group(group) : pool_usable(*pool);
+    if (error || !group)
+        return error;
+    if (*pool && *pool != group->pool)
+        return error_set(CENOTE_INVALID, 0, "group \"%s\" is of another pool: give its own, or NULL", group->name);
+    *pool = group->pool;
+    return CENOTE_OK;
 }
 
 /* ----------------------------------------------------------------------------------------------------------- groups */
@@ -324,7 +336,6 @@ static int begin_capture(cenote_pool *pool, cenote_group *group, CUstream stream
     lock_take(&pool->lock);
     error = group ? check_not_destroyed(group) : pool_usable(pool);
     const struct capture *open = find_capture(pool, key);
-    const char *end = !open ? NULL : open->group ? "cenote_capture_end" : "cenote_pool_capture_end";
     bool room = !error && !open && pool->groups.capture_count < CAPTURES_MAX;
     if (room) {
         pool->groups.captures[pool->groups.capture_count++] = (struct capture){group ? group->number : 0, key, stream};
@@ -335,7 +346,8 @@ static int begin_capture(cenote_pool *pool, cenote_group *group, CUstream stream
     lock_give(&pool->lock);
     if (!room)
         return error ? error :
-               end   ? error_set(CENOTE_CAPTURE, 0, "a capture is open on this stream already: %s comes first", end) :
+               open  ? error_set(CENOTE_CAPTURE, 0,
+                                 "a capture is open on this stream already: cenote_capture_end comes first") :
                        error_set(CENOTE_CAPTURE, 0, "more than %d captures are open", CAPTURES_MAX);
     device_announce_capture(pool->config.device);
     lock_take(&pool->lock);
@@ -344,21 +356,15 @@ static int begin_capture(cenote_pool *pool, cenote_group *group, CUstream stream
     return CENOTE_OK;
 }
 
-int cenote_capture_begin(cenote_group *group, cenote_stream stream)
+int cenote_capture_begin(cenote_pool *pool, cenote_group *group, cenote_stream stream)
 {
-    int error = check_group(group);
+    int error = group_find_pool(group, &pool);
     if (error)
         return error;
-    if (!(group->flags & CENOTE_GROUP_PRIVATE))
+    if (group && !(group->flags & CENOTE_GROUP_PRIVATE))
         return error_set(CENOTE_INVALID, 0, "group \"%s\" is not private: a graph needs memory that stays where it is",
                          group->name);
-    return begin_capture(group->pool, group, stream);
-}
-
-int cenote_pool_capture_begin(cenote_pool *pool, cenote_stream stream)
-{
-    int error = pool_usable(pool);
-    return error ? error : begin_capture(pool, NULL, stream);
+    return begin_capture(pool, group, stream);
 }
 
 /*
@@ -397,25 +403,14 @@ static bool end_capture(cenote_pool *pool, cenote_group *group, CUstream stream)
     return matches;
 }
 
-int cenote_capture_end(cenote_group *group, cenote_stream stream)
+int cenote_capture_end(cenote_pool *pool, cenote_group *group, cenote_stream stream)
 {
-    int error = check_group(group);
-    if (error || end_capture(group->pool, group, stream))
+    int error = group_find_pool(group, &pool);
+    if (error || end_capture(pool, group, stream))
         return error;
-    return error_set(
-        CENOTE_CAPTURE, 0,
-        "no capture of group \"%s\" is open on this stream: end it with the group and stream it was begun with",
-        group->name);
-}
-
-int cenote_pool_capture_end(cenote_pool *pool, cenote_stream stream)
-{
-    int error = pool_usable(pool);
-    if (error || end_capture(pool, NULL, stream))
-        return error;
-    return error_set(
-        CENOTE_CAPTURE, 0,
-        "no capture without a group is open on this stream: end it by the call that belongs to its beginning");
+    return error_set(CENOTE_CAPTURE, 0,
+                     "no capture of %s is open on this stream: end it with the group and stream it was begun with",
+                     group ? group->name : "no group");
 }
 
 /* ------------------------------------------------------------------------------------------------------------- pins */

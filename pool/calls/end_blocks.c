@@ -10,6 +10,7 @@
 #include "pool/arenas/locate.h"
 #include "pool/arenas/look.h"
 #include "pool/calls/alloc.h"
+#include "pool/life/watch.h"
 #include "pool/mapping/reset.h"
 
 /*
@@ -22,10 +23,12 @@ static void end_block(cenote_pool *pool, struct region *r, uint64_t at)
     if (!r || at < r->base || at >= region_end(r) || locate_at(pool, at, &w) != FOUND_LIVE)
         return;
     uint32_t uses = alloc_end_block(pool, &w);
-    if (!uses)
+    if (!uses && !watch_hears(pool, CENOTE_ENDED))
         return;
     lock_give(&pool->lock);
-    pending_record(pool, uses);
+    watch_tell(pool, CENOTE_ENDED, w.start, w.requested); /* no other block comes to lie there: the pool ends */
+    if (uses)
+        pending_record(pool, uses);
     lock_take(&pool->lock);
 }
 

@@ -12,6 +12,7 @@
 #include "pool/arenas/place.h"
 #include "pool/calls/alloc.h"
 #include "pool/life/pool.h"
+#include "pool/life/watch.h"
 
 /* LOCKING: the pool's lock. */
 static bool sleeps(const cenote_pool *pool, const struct block_ref *w)
@@ -81,6 +82,13 @@ static int extend(cenote_pool *pool, const struct block_ref *w, uint64_t bytes)
     return fit == FIT_NOW || error ? error : alloc_serve_slow(pool, a, &q, &at);
 }
 
+static int extended(cenote_pool *pool, void *block, uint64_t bytes, CUstream stream, int error)
+{
+    if (!error && watch_hears(pool, CENOTE_EXTENDED))
+        watch_tell_block(pool, CENOTE_EXTENDED, block, bytes, stream);
+    return error;
+}
+
 int cenote_extend(void *block, size_t bytes)
 {
     struct block_ref w = {0};
@@ -94,14 +102,17 @@ int cenote_extend(void *block, size_t bytes)
         return locate_misuse(found, block, &w, 0);
     }
     CUresult lost = pool->life.lost;
+    CUstream stream = w.arena->handle;
     int error = lost ? CENOTE_OK : check(pool, &w, bytes);
     bool fits = bytes <= w.size, may_grow = !w.slab && bytes <= BYTES_MAX;
     if (!lost && !error && !fits && may_grow && !(error = pool_process_usable()))
-        return extend(pool, &w, bytes);
+        return extended(pool, block, bytes, stream, extend(pool, &w, bytes));
     if (!lost && !error && fits)
         place_resize(pool, &w, bytes);
     lock_give(&pool->lock);
     if (lost)
         return pool_driver_error(pool, lost, "an earlier call");
-    return error || fits ? error : place_refuse(&(struct request){.extends = 1, .bytes = bytes - w.requested});
+    if (error || fits)
+        return extended(pool, block, bytes, stream, error);
+    return place_refuse(&(struct request){.extends = 1, .bytes = bytes - w.requested});
 }

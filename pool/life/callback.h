@@ -3,7 +3,7 @@
  * ask.c for the shortage function, watch.c for the watch function.
  *
  *     shortage function: set ---> runs on any number of threads ---> replaced: the calls that began before have ended
- *     watch function:    set ---> runs on one thread at a time, with `watching` ---> NULL
+ *     watch function:    set ---> runs on one thread at a time, with `watching` ---> taken away
  *
  * OWNERS: ask.c, watch.c. LOCKING: each part says its own.
  */
@@ -52,10 +52,17 @@ struct ask {
     _Atomic(uint32_t) over;         /* of these, ended */
 };
 
-/* The watch function. LOCKING: `watching` of the pool. */
+/* The watch functions. LOCKING: `watching` of the pool. */
+#define WATCHERS_MAX 8  /* chosen: a framework, a library of its own, a tool */
+
+struct watcher {
+    cenote_watch_fn fn;
+    void           *arg;
+    uint32_t        changes;        /* it hears of these; 0: the place is free */
+};
 struct watch {
-    _Atomic(cenote_watch_fn) fn;    /* NULL: the program does not watch; a hint without `watching` */
-    void          *arg;
+    _Atomic(uint32_t) changes;      /* of all of them; a hint without `watching` */
+    struct watcher    of[WATCHERS_MAX];
 };
 
 #endif

@@ -1,18 +1,22 @@
 /*
- * watch.c: tells the program where memory comes and goes, so that
- * it can remember what lies under an address (cenote_pool_watch).
+ * watch.c: tells the program where memory and blocks come and go (cenote_pool_watch): a library remembers what lies
+ * under an address, a tool follows the blocks.
  *
- * This is not where anything is decided: each notice is a line beside the driver's call that it is about. After MAPPED
- * and before UNMAPPING an address keeps its physical memory, also while blocks come and go on it: a harvested page
- * keeps its old mapping.
+ * This is not where anything is decided: each notice is a line beside the step that it is about. After MAPPED and
+ * before UNMAPPING an address keeps its physical memory, also while blocks come and go on it: a harvested page keeps
+ * its old mapping.
  *
  *     fill            UNMAPPING of what is replaced, unmap, map, MAPPED, publish          attempt.c
  *     page leaves     UNMAPPING, unmap; MAPPED again if the driver refused                trim.c
  *     segment         taken, MAPPED, publish; UNMAPPING, given back                       grow.c; provider.c
  *     pending block   FREED, then it joins its arena                                      pending.c
+ *     block           handed out, ALLOCATED, or longer, EXTENDED; the call returns        alloc.c, extend.c
+ *                     `watching` taken, ended, ENDED, `watching` given                    alloc.c, reset_group.c
  *
- * LOCKING: `watching` guards function and argument and is held while the function runs, so that notices come one at a
- * time and none comes after the function was taken away. Notices of mappings come with the turn. Never the pool's lock.
+ * A thread that ends a block holds `watching` from before, so that no other one is told of the next block there first.
+ *
+ * LOCKING: `watching` guards functions and arguments and is held while one runs, so that notices come one at a time and
+ * none comes after a function was taken away. Notices of mappings come with the turn. Never the pool's lock.
  */
 #include "pool/life/watch.h"
 
@@ -20,18 +24,41 @@
 #include "pool/life/pool.h"
 #include "pool/life/turn.h"
 
+#define CHANGES \
+    (CENOTE_MAPPED | CENOTE_UNMAPPING | CENOTE_FREED | CENOTE_ALLOCATED | CENOTE_EXTENDED | CENOTE_ENDED)
+
+/* LOCKING: `watching`. */
+static void tell(cenote_pool *pool, const cenote_notice *notice)
+{
+    struct callback c;
+    callback_begin(&c, pool, NULL);
+    for (int i = 0; i < WATCHERS_MAX; i++)
+        if (pool->watch.of[i].changes & (uint32_t)notice->change)
+            pool->watch.of[i].fn(pool, notice, pool->watch.of[i].arg);
+    callback_end();
+}
+
 void watch_tell(cenote_pool *pool, enum cenote_change change, uint64_t at, uint64_t bytes)
 {
-    if (!atomic_load_explicit(&pool->watch.fn, memory_order_relaxed))
+    if (!watch_hears(pool, change))
         return;
     lock_take(&pool->watching); /* its rank says that the pool's lock is free */
-    cenote_watch_fn function = atomic_load_explicit(&pool->watch.fn, memory_order_relaxed);
-    if (function) {
-        struct callback c;
-        callback_begin(&c, pool, NULL);
-        function(pool, change, (void *)(uintptr_t)at, bytes, pool->watch.arg);
-        callback_end();
-    }
+    tell(pool, &(cenote_notice){.change = change, .address = (void *)(uintptr_t)at, .bytes = bytes});
+    lock_give(&pool->watching);
+}
+
+/* ----------------------------------------------------------------------------------------------------------- blocks */
+
+void watch_tell_block(cenote_pool *pool, enum cenote_change change, void *block, uint64_t bytes, CUstream stream)
+{
+    lock_take(&pool->watching);
+    tell(pool, &(cenote_notice){.change = change, .address = block, .bytes = bytes, .stream = stream});
+    lock_give(&pool->watching);
+}
+
+void watch_tell_ended(cenote_pool *pool, uint64_t at, uint64_t bytes)
+{
+    tell(pool, &(cenote_notice){.change = CENOTE_ENDED, .address = (void *)(uintptr_t)at, .bytes = bytes});
     lock_give(&pool->watching);
 }
 
@@ -85,18 +112,47 @@ void watch_fill_ends(cenote_pool *pool, CUresult result)
 
 /* ---------------------------------------------------------------------------------------------------------- the API */
 
+/* Its place, or a free one. NULL: there is none. LOCKING: `watching`. */
+static struct watcher *place_of(struct watch *w, cenote_watch_fn function, const void *arg)
+{
+    struct watcher *place = NULL;
+    for (int i = WATCHERS_MAX - 1; i >= 0; i--)
+        if (!w->of[i].changes)
+            place = &w->of[i];
+    for (int i = 0; i < WATCHERS_MAX; i++)
+        if (w->of[i].changes && w->of[i].fn == function && w->of[i].arg == arg)
+            place = &w->of[i];
+    return place;
+}
+
+int watch_set(cenote_pool *pool, uint32_t changes, cenote_watch_fn function, void *arg)
+{
+    uint32_t all = 0;
+    lock_take(&pool->watching);
+    struct watcher *place = place_of(&pool->watch, function, arg);
+    if (place)
+        *place = (struct watcher){function, arg, changes};
+    for (int i = 0; i < WATCHERS_MAX; i++)
+        all |= pool->watch.of[i].changes;
+    atomic_store_explicit(&pool->watch.changes, all, memory_order_relaxed);
+    lock_give(&pool->watching);
+    if (!place && changes)
+        return error_set(CENOTE_INVALID, 0, "%d watch functions are set: take one away first", WATCHERS_MAX);
+    return CENOTE_OK;
+}
+
 /* The turn: no mapping is half told. */
-int cenote_pool_watch(cenote_pool *pool, cenote_watch_fn function, void *arg)
+int cenote_pool_watch(cenote_pool *pool, uint32_t changes, cenote_watch_fn function, void *arg)
 {
     int error = pool_usable(pool);
     if (error)
         return error;
+    if (!function || changes & ~(uint32_t)CHANGES)
+        return error_set(CENOTE_INVALID, 0, "a watch function hears of some of enum cenote_change, %#x, not of %#x%s",
+                         (unsigned)CHANGES, changes, function ? "" : "; the function is NULL");
     if ((error = turn_take(pool)))
         return error;
-    lock_take(&pool->watching);
-    atomic_store_explicit(&pool->watch.fn, function, memory_order_relaxed);
-    pool->watch.arg = arg;
-    lock_give(&pool->watching);
+    error = watch_set(pool, changes, function, arg);
     lock_give(&pool->turn);
-    return CENOTE_OK;
+    return error;
 }

@@ -50,16 +50,16 @@ static uint64_t sum_free(struct look *look, uint64_t *done)
     return free;
 }
 
-int(cenote_pool_budget)(cenote_pool *pool, cenote_budget *budget, size_t size)
+int(cenote_pool_available)(cenote_pool *pool, cenote_available *available, size_t size)
 {
     struct look look;
     size_t left = 0, total = 0;
     uint64_t done;
     int error = pool_usable(pool);
-    if (error || (error = sized_check(size, "cenote_budget")))
+    if (error || (error = sized_check(size, "cenote_available")))
         return error;
-    if (!budget)
-        return error_set(CENOTE_INVALID, 0, "nowhere to put the budget: the last argument is NULL");
+    if (!available)
+        return error_set(CENOTE_INVALID, 0, "nowhere to put what is available: the last argument is NULL");
     if (pool->life.lost)
         return pool_driver_error(pool, pool->life.lost, "an earlier call");
     if ((error = ask_driver(pool, &left, &total)) || (error = look_begin(&look, pool)))
@@ -68,12 +68,12 @@ int(cenote_pool_budget)(cenote_pool *pool, cenote_budget *budget, size_t size)
     const cenote_stats *s = &pool->account.stats;
     uint64_t held = pool->store.pages.reserved, allowance = provider_allowance(pool);
     uint64_t more = left < allowance ? left : allowance;
-    cenote_budget b = {.held = held,
-                       .others = total > left + held ? total - left - held : 0,
-                       .limit = pool->limits.bytes,
-                       .free_now = more + done,
-                       .free_later = more + free + s->active.current - s->allocated.current};
+    cenote_available b = {.held = held,
+                          .others = total > left + held ? total - left - held : 0,
+                          .limit = pool->limits.bytes,
+                          .free_now = more + done,
+                          .free_later = more + free + s->active.current - s->allocated.current};
     look_end(&look);
-    sized_out(budget, size, &b, sizeof b);
+    sized_out(available, size, &b, sizeof b);
     return CENOTE_OK;
 }

@@ -110,11 +110,11 @@ static int describe(char *text, size_t room, uintptr_t address)
                     file_name(info.dli_fname), inside);
 }
 
-size_t cenote_site_text(uint32_t number, char *text, size_t size)
+size_t cenote_site_text(uint32_t number, char *text, size_t room)
 {
     size_t length = 0;
-    size = text ? size : 0;
-    if (size)
+    room = text ? room : 0;
+    if (room)
         text[0] = 0;
     if (driver_is_forked()) /* a thread that is not in this process may have the lock */
         return 0;
@@ -129,7 +129,7 @@ size_t cenote_site_text(uint32_t number, char *text, size_t size)
         int added = snprintf(frame, sizeof frame, i ? " < " : "");
         describe(frame + added, sizeof frame - (size_t)added, s->frames[i]);
         size_t bytes = strlen(frame);
-        if (length + bytes < size)
+        if (length + bytes < room)
             memcpy(text + length, frame, bytes + 1);
         length += bytes;
     }

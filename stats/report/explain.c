@@ -299,7 +299,7 @@ static void gather(cenote_pool *pool, uint64_t bytes, struct facts *f, struct pr
     facts_derive(f);
 }
 
-size_t cenote_pool_explain(cenote_pool *pool, uint64_t bytes, char *text, size_t size)
+size_t cenote_pool_explain(cenote_pool *pool, uint64_t bytes, char *text, size_t room)
 {
     struct facts f;
     struct process words[FACTS_PROCESSES];
@@ -307,9 +307,9 @@ size_t cenote_pool_explain(cenote_pool *pool, uint64_t bytes, char *text, size_t
                           !pool ? "There is no pool to explain: it is NULL." : !pool->life.open ? "There is no pool to explain: it was destroyed." :
                           driver_is_forked() ? "This process is a fork of the one that owns the pool: only that one knows what it holds." : NULL;
     if (nothing)
-        return (size_t)snprintf(text, text ? size : 0, "%s", nothing);
+        return (size_t)snprintf(text, text ? room : 0, "%s", nothing);
     gather(pool, bytes, &f, words);
-    return explain_print(&f, text, text ? size : 0);
+    return explain_print(&f, text, text ? room : 0);
 }
 
 /* The message of an allocation that ran out of memory. LOCKING: none. */

@@ -214,9 +214,9 @@ static int report(cenote_pool *pool, uint32_t steps, struct out *out)
     return error;
 }
 
-size_t cenote_pool_growth(cenote_pool *pool, uint32_t steps, char *text, size_t size)
+size_t cenote_pool_growth(cenote_pool *pool, uint32_t steps, char *text, size_t room)
 {
-    struct out out = {text, size, 0};
+    struct out out = {text, room, 0};
     if (steps < 2 || steps > STEPS_MAX) {
         error_set(CENOTE_INVALID, 0, "cenote_pool_growth looks at 2 to %d steps, not %u", STEPS_MAX, steps);
         return 0;

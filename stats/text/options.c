@@ -371,8 +371,6 @@ int options_check(const cenote_options *given, size_t size, cenote_options *full
     int error = !given || size < sizeof(checked) ? set_defaults(&checked) : CENOTE_OK;
     if (error || (given && (error = sized_in(&checked, sizeof(checked), given, size, "cenote_options"))))
         return error;
-    if (checked.unused)
-        return error_set(CENOTE_INVALID, 0, "options.unused is not 0; start from cenote_options_default()");
     if (checked.abort)
         error_abort_on_misuse();
     for (size_t i = 0; i < OPTIONS; i++) {

@@ -2,7 +2,7 @@
  * registry.h: what a library keeps that remembers what lies under an address, as communication libraries do: from an address to the physical
  * memory under it, asked of the driver once and believed until the watch function says that it goes away.
  *
- *     cenote_pool_watch(pool, registry_hear, &registry);
+ *     cenote_pool_watch(pool, CENOTE_MAPPED | CENOTE_UNMAPPING | CENOTE_FREED, registry_hear, &registry);
  *     registry_use(&registry, at, bytes)      all of the range was announced, and is what the registry believes
  *     registry_judge(&registry)               nothing was stale, told twice, told too late or not told
  *
@@ -88,15 +88,15 @@ static inline void registry_freed(struct registry *g, struct range r)
     g->unheard += !g->others_use;
 }
 
-static inline void registry_hear(cenote_pool *pool, int change, void *address, size_t bytes, void *arg)
+static inline void registry_hear(cenote_pool *pool, const cenote_notice *notice, void *arg)
 {
     struct registry *g = arg;
-    struct range r = {(uint64_t)(uintptr_t)address, (uint64_t)(uintptr_t)address + bytes};
+    struct range r = {(uint64_t)(uintptr_t)notice->address, (uint64_t)(uintptr_t)notice->address + notice->bytes};
     (void)pool;
-    g->mapped += change == CENOTE_MAPPED;
-    g->unmapping += change == CENOTE_UNMAPPING;
-    g->freed += change == CENOTE_FREED;
-    (change == CENOTE_MAPPED ? registry_map : change == CENOTE_UNMAPPING ? registry_unmap : registry_freed)(g, r);
+    g->mapped += notice->change == CENOTE_MAPPED;
+    g->unmapping += notice->change == CENOTE_UNMAPPING;
+    g->freed += notice->change == CENOTE_FREED;
+    (notice->change == CENOTE_MAPPED ? registry_map : notice->change == CENOTE_UNMAPPING ? registry_unmap : registry_freed)(g, r);
 }
 
 /* The whole block was announced, nothing waits on it, and what the cache says about it is what the driver says. */

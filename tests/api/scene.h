@@ -16,6 +16,7 @@
 
 #include "sim/sim.h"
 #include "tests/harness.h"
+#include "tests/requests.h"
 
 #include <cenote/cenote.h>
 #include <cenote/report.h>

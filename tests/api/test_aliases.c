@@ -127,9 +127,9 @@ CASE(during_a_capture)
     open_with(&scene, "aliases:off");
     take_turns(&scene, 4);
     DONE(cenote_group_create(scene.pool, "captured", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_capture_begin(group, scene.stream[C]));
+    DONE(cenote_capture_begin(scene.pool, group, scene.stream[C]));
     EXPECT_EQ(cenote_alloc(scene.pool, 24 * PAGE, scene.stream[B], &block), CENOTE_OUT_OF_MEMORY);
-    DONE(cenote_capture_end(group, scene.stream[C]));
+    DONE(cenote_capture_end(scene.pool, group, scene.stream[C]));
     DONE(cenote_alloc(scene.pool, 24 * PAGE, scene.stream[B], &block));
     DONE(cenote_free(block));
     DONE(cenote_group_destroy(group));
@@ -145,11 +145,11 @@ CASE(private_group)
     void *first, *wall, *second;
     open_with(&scene, "aliases:off");
     DONE(cenote_group_create(scene.pool, "graphs", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_group_alloc(group, 4 * PAGE, 512, scene.stream[A], &first));
-    DONE(cenote_group_alloc(group, PAGE, 512, scene.stream[A], &wall));
+    DONE(group_alloc(group, 4 * PAGE, 512, scene.stream[A], &first));
+    DONE(group_alloc(group, PAGE, 512, scene.stream[A], &wall));
     DONE(cenote_free(first));
     DONE(cuCtxSynchronize());
-    DONE(cenote_group_alloc(group, 8 * PAGE, 512, scene.stream[A], &second));
+    DONE(group_alloc(group, 8 * PAGE, 512, scene.stream[A], &second));
     EXPECT_EQ(scene_stats(scene.pool).pages_harvested, 0);
     DONE(sim_launch_fill(scene.stream[A], device_address(first), 1, 4 * PAGE));
     DONE(cenote_free(second));
@@ -168,19 +168,19 @@ struct memory_map {
     int      faults, left;
 };
 
-static void remember(cenote_pool *pool, int change, void *at, size_t bytes, void *arg)
+static void remember(cenote_pool *pool, const cenote_notice *notice, void *arg)
 {
     struct memory_map *map = arg;
     (void)pool;
-    if (change != CENOTE_MAPPED && change != CENOTE_UNMAPPING)
+    if (notice->change != CENOTE_MAPPED && notice->change != CENOTE_UNMAPPING)
         return;
-    map->first = map->first ? map->first : (uint64_t)(uintptr_t)at - SLOTS_MAX / 2 * PAGE;
-    uint64_t slot = ((uint64_t)(uintptr_t)at - map->first) / PAGE;
-    for (uint64_t end = slot + bytes / PAGE; slot < end; slot++) {
+    map->first = map->first ? map->first : (uint64_t)(uintptr_t)notice->address - SLOTS_MAX / 2 * PAGE;
+    uint64_t slot = ((uint64_t)(uintptr_t)notice->address - map->first) / PAGE;
+    for (uint64_t end = slot + notice->bytes / PAGE; slot < end; slot++) {
         REQUIRE(slot < SLOTS_MAX);
-        map->faults += map->is_mapped[slot] == (change == CENOTE_MAPPED);
-        map->left += change == CENOTE_UNMAPPING;
-        map->is_mapped[slot] = change == CENOTE_MAPPED;
+        map->faults += map->is_mapped[slot] == (notice->change == CENOTE_MAPPED);
+        map->left += notice->change == CENOTE_UNMAPPING;
+        map->is_mapped[slot] = notice->change == CENOTE_MAPPED;
     }
 }
 
@@ -192,7 +192,7 @@ CASE(notices)
     uint64_t mapped = 0;
     memset(&map, 0, sizeof map);
     open_with(&scene, "aliases:off");
-    DONE(cenote_pool_watch(scene.pool, remember, &map));
+    DONE(cenote_pool_watch(scene.pool, CENOTE_MAPPED | CENOTE_UNMAPPING | CENOTE_FREED, remember, &map));
     take_turns(&scene, 9);
     sim_books(&books);
     for (int slot = 0; slot < SLOTS_MAX; slot++)
@@ -200,7 +200,7 @@ CASE(notices)
     EXPECT(map.left > 0);
     EXPECT_EQ(map.faults, 0);
     EXPECT_EQ(mapped, books.mappings);
-    DONE(cenote_pool_watch(scene.pool, NULL, NULL));
+    DONE(cenote_pool_watch(scene.pool, 0, remember, &map));
     scene_close(&scene);
 }
 

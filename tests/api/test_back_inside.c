@@ -68,11 +68,11 @@ CASE(an_allocation_ends)
     void *block = NULL;
     cenote_group *group = open_source(&p, 0);
     source.refuses = true;
-    EXPECT_EQ(cenote_group_alloc(group, 1 * MIB, 512, p.scene.stream[A], &block), CENOTE_DRIVER);
+    EXPECT_EQ(group_alloc(group, 1 * MIB, 512, p.scene.stream[A], &block), CENOTE_DRIVER);
     EXPECT(fault_fired() >= 2); /* it was asked for once more */
     fault_disarm();
     source.refuses = false;
-    DONE(cenote_group_alloc(group, 1 * MIB, 512, p.scene.stream[A], &block));
+    DONE(group_alloc(group, 1 * MIB, 512, p.scene.stream[A], &block));
     EXPECT_EQ(source.taken, 1);
     DONE(cenote_free(block));
     DONE(cenote_pool_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
@@ -88,7 +88,7 @@ CASE(no_event_is_made_in_another_context)
     struct held behind[BEHIND], last;
     void *block = NULL;
     cenote_group *group = open_source(&p, 8 * EPOCH / MSEC);
-    DONE(cenote_group_alloc(group, 1 * MIB, 512, p.scene.stream[A], &block));
+    DONE(group_alloc(group, 1 * MIB, 512, p.scene.stream[A], &block));
     for (int i = 0; i < BEHIND; i++)
         REQUIRE(held_take(&behind[i], p.scene.pool, 3 * MIB, p.scene.stream[B]));
     REQUIRE(held_take(&last, p.scene.pool, 3 * MIB, p.scene.stream[B]));

@@ -379,13 +379,13 @@ IN_A_CHILD(not_during_a_capture)
     for (int round = 0; round < 10; round++) {
         take_and_give(scene.pool, 20 * MIB, scene.stream[B]);
         DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
-        DONE(cenote_capture_begin(group, scene.stream[A]));
+        DONE(cenote_capture_begin(scene.pool, group, scene.stream[A]));
         DONE(cuStreamBeginCapture(scene.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
         uint64_t before = reserved(scene.pool);
         let_pass(3 * DECAY);
         EXPECT_EQ(reserved(scene.pool), before);
         DONE(cuStreamEndCapture(scene.stream[A], &graph)); /* it was not disturbed */
-        DONE(cenote_capture_end(group, scene.stream[A]));
+        DONE(cenote_capture_end(scene.pool, group, scene.stream[A]));
         DONE(cuGraphDestroy(graph));
         DONE(cenote_group_destroy(group));
     }

@@ -255,13 +255,13 @@ CASE(a_wish_in_a_capture_ends_nothing)
     long slot = slot_of(number, 100 * MIB);
     REQUIRE(slot >= 0);
     DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_capture_begin(group, scene.stream[A]));
+    DONE(cenote_capture_begin(scene.pool, group, scene.stream[A]));
     DONE(cuStreamBeginCapture(scene.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
     wish(number, slot, BOARD_TRIM | BOARD_REFRESH);
     DONE(cenote_alloc(scene.pool, MIB, scene.stream[A], &block));
     DONE(cenote_free(block));
     DONE(cuStreamEndCapture(scene.stream[A], &graph));
-    DONE(cenote_capture_end(group, scene.stream[A]));
+    DONE(cenote_capture_end(scene.pool, group, scene.stream[A]));
     EXPECT_EQ(number_at(number, slot, "u32 answers", 4), 2);
     DONE(cuGraphDestroy(graph));
     DONE(cenote_group_destroy(group));

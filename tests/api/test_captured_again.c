@@ -229,9 +229,9 @@ CASE(a_stream_that_ended_after_its_capture)
         if (how == 1)
             DONE(cenote_stream_retire(scene.pool, scene.stream[B]));
         else if (how == 3)
-            DONE(cenote_pool_capture_begin(scene.pool, scene.stream[B]));
+            DONE(cenote_capture_begin(scene.pool, NULL, scene.stream[B]));
         if (how == 3)
-            DONE(cenote_pool_capture_end(scene.pool, scene.stream[B]));
+            DONE(cenote_capture_end(scene.pool, NULL, scene.stream[B]));
         else if (how != 1)
             name(&scene, scene.stream[B]);
         EXPECT_EQ(cenote_alloc(scene.pool, 50 * MIB, scene.stream[C], &none), CENOTE_OUT_OF_MEMORY);

@@ -21,7 +21,7 @@ static cenote_group *private_group(struct scene *scene)
 static struct held take(cenote_group *group, size_t bytes, CUstream stream)
 {
     void *block = NULL;
-    DONE(cenote_group_alloc(group, bytes, 512, stream, &block));
+    DONE(group_alloc(group, bytes, 512, stream, &block));
     REQUIRE(block);
     return held_of(block, bytes, stream);
 }
@@ -71,7 +71,7 @@ CASE(a_stream_that_is_new_to_the_pool_joins_a_capture)
         void *block;
         scene_open(&scene, CARD);
         cenote_group *group = private_group(&scene);
-        DONE(cenote_capture_begin(group, scene.stream[A]));
+        DONE(cenote_capture_begin(scene.pool, group, scene.stream[A]));
         DONE(cuStreamBeginCapture(scene.stream[A], modes[mode]));
         DONE(cenote_alloc(scene.pool, MIB, scene.stream[A], &block)); /* the capture decides the group */
         DONE(cenote_find(block, &found));
@@ -79,7 +79,7 @@ CASE(a_stream_that_is_new_to_the_pool_joins_a_capture)
         DONE(cenote_free(block));
         work_on_both(group, scene.stream[A], scene.stream[B]);
         end_and_run(scene.stream[A], &exec);
-        DONE(cenote_capture_end(group, scene.stream[A]));
+        DONE(cenote_capture_end(scene.pool, group, scene.stream[A]));
         end_scene(&scene, group, exec);
     }
 }
@@ -95,14 +95,14 @@ CASE(a_stream_that_the_pool_knows_joins_a_capture)
     before = take(group, 4 * MIB, scene.stream[B]);
     held_linger(&before, scene.stream[B]);
     held_give(&before);
-    DONE(cenote_capture_begin(group, scene.stream[A]));
+    DONE(cenote_capture_begin(scene.pool, group, scene.stream[A]));
     DONE(cuStreamBeginCapture(scene.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
     work_on_both(group, scene.stream[A], scene.stream[B]);
     order(scene.stream[A], scene.stream[B]);
     kept = take(group, MIB, scene.stream[B]); /* outlives the capture */
     order(scene.stream[B], scene.stream[A]);
     end_and_run(scene.stream[A], &exec);
-    DONE(cenote_capture_end(group, scene.stream[A]));
+    DONE(cenote_capture_end(scene.pool, group, scene.stream[A]));
     held_expect(&kept, scene.stream[B]);
     DONE(cenote_free_on(kept.at, scene.stream[B]));
     REQUIRE(held_take(&after, scene.pool, 4 * MIB, scene.stream[B]));
@@ -120,16 +120,16 @@ CASE(a_capture_is_announced_late)
         scene_open(&scene, CARD);
         cenote_group *group = private_group(&scene);
         DONE(cuStreamBeginCapture(scene.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
-        DONE(cenote_capture_begin(group, scene.stream[C])); /* from here on the pool looks before it asks */
-        DONE(cenote_capture_begin(group, scene.stream[A]));
+        DONE(cenote_capture_begin(scene.pool, group, scene.stream[C])); /* from here on the pool looks before it asks */
+        DONE(cenote_capture_begin(scene.pool, group, scene.stream[A]));
         work_on_both(group, scene.stream[A], scene.stream[B]);
         if (!ends_first)
-            DONE(cenote_capture_end(group, scene.stream[A]));
+            DONE(cenote_capture_end(scene.pool, group, scene.stream[A]));
         end_and_run(scene.stream[A], &exec);
         if (ends_first)
-            DONE(cenote_capture_end(group, scene.stream[A]));
-        EXPECT_EQ(cenote_capture_end(group, scene.stream[A]), CENOTE_CAPTURE);
-        DONE(cenote_capture_end(group, scene.stream[C]));
+            DONE(cenote_capture_end(scene.pool, group, scene.stream[A]));
+        EXPECT_EQ(cenote_capture_end(scene.pool, group, scene.stream[A]), CENOTE_CAPTURE);
+        DONE(cenote_capture_end(scene.pool, group, scene.stream[C]));
         EXPECT_EQ(scene_stats(scene.pool).captures, 0);
         end_scene(&scene, group, exec);
     }
@@ -143,14 +143,14 @@ CASE(a_captured_stream_is_declared_immortal)
     struct held held;
     scene_open(&scene, CARD);
     cenote_group *group = private_group(&scene);
-    DONE(cenote_capture_begin(group, scene.stream[A]));
+    DONE(cenote_capture_begin(scene.pool, group, scene.stream[A]));
     DONE(cuStreamBeginCapture(scene.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
     order(scene.stream[A], scene.stream[B]);
     DONE(cenote_stream_set_immortal(scene.pool, scene.stream[B]));
     order(scene.stream[B], scene.stream[A]);
     work_on_both(group, scene.stream[A], scene.stream[B]);
     end_and_run(scene.stream[A], &exec);
-    DONE(cenote_capture_end(group, scene.stream[A]));
+    DONE(cenote_capture_end(scene.pool, group, scene.stream[A]));
     for (int i = 0; i < 3; i++) {
         REQUIRE(held_take(&held, scene.pool, 5 * MIB, scene.stream[B]));
         held_linger(&held, scene.stream[B]);

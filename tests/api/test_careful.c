@@ -42,7 +42,7 @@ CASE(arena_that_is_taken_over_while_a_fence_is_recorded)
     held_expect(&block, moment.stream[B]);
     DONE(cenote_free(block.at));
     DONE(cenote_group_create(moment.pool, "short", 0, NULL, &group));
-    DONE(cenote_group_alloc(group, 8 * MIB, 512, moment.stream[A], &at));
+    DONE(group_alloc(group, 8 * MIB, 512, moment.stream[A], &at));
     DONE(cenote_free(at));
     DONE(cenote_group_destroy(group));
     DONE(cenote_pool_trim(moment.pool, UINT64_MAX, CENOTE_TRIM_WAIT));
@@ -116,14 +116,14 @@ static struct announced {
 static void begin_capture(cenote_pool *pool, CUstream stream)
 {
     DONE(cenote_group_create(pool, "announced", CENOTE_GROUP_PRIVATE, NULL, &open_capture.group));
-    DONE(cenote_capture_begin(open_capture.group, stream));
+    DONE(cenote_capture_begin(NULL, open_capture.group, stream));
     DONE(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
 }
 
 static void end_capture(CUstream stream)
 {
     DONE(cuStreamEndCapture(stream, &open_capture.graph));
-    DONE(cenote_capture_end(open_capture.group, stream));
+    DONE(cenote_capture_end(NULL, open_capture.group, stream));
     DONE(cuGraphDestroy(open_capture.graph));
     DONE(cenote_group_destroy(open_capture.group));
 }
@@ -150,14 +150,14 @@ static void destroy_group(bool during_a_capture)
     CUgraph graph;
     open_moments(&moment, false);
     DONE(cenote_group_create(moment.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &replayed_group));
-    DONE(cenote_capture_begin(replayed_group, moment.stream[A]));
+    DONE(cenote_capture_begin(NULL, replayed_group, moment.stream[A]));
     DONE(cuStreamBeginCapture(moment.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
-    DONE(cenote_group_alloc(replayed_group, 40 * MIB, 512, moment.stream[A], &replayed_block));
+    DONE(group_alloc(replayed_group, 40 * MIB, 512, moment.stream[A], &replayed_block));
     struct held block = {replayed_block, 40 * MIB, 0x1234567, moment.stream[A]};
     held_launch(&block, sim_launch_fill, moment.stream[A]);
     held_linger(&block, moment.stream[A]);
     DONE(cuStreamEndCapture(moment.stream[A], &graph));
-    DONE(cenote_capture_end(replayed_group, moment.stream[A]));
+    DONE(cenote_capture_end(NULL, replayed_group, moment.stream[A]));
     DONE(cuGraphInstantiate(&replayed, graph, 0));
     if (during_a_capture)
         begin_capture(moment.pool, moment.stream[C]);

@@ -94,13 +94,13 @@ CASE(replay_that_runs_when_captures_cease_to_be_announced)
     void *block;
     scene_open_with(&scene, &shape, &options);
     DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_capture_begin(group, scene.stream[A]));
+    DONE(cenote_capture_begin(scene.pool, group, scene.stream[A]));
     DONE(cuStreamBeginCapture(scene.stream[A], CU_STREAM_CAPTURE_MODE_RELAXED));
     DONE(cenote_alloc(scene.pool, 40 * MIB, scene.stream[A], &block));
     DONE(sim_launch_fill(scene.stream[A], device_address(block), 7, 40 * MIB));
     DONE(cenote_free(block));
     DONE(cuStreamEndCapture(scene.stream[A], &graph));
-    DONE(cenote_capture_end(group, scene.stream[A]));
+    DONE(cenote_capture_end(scene.pool, group, scene.stream[A]));
     DONE(cuGraphInstantiate(&exec, graph, 0));
     DONE(sim_launch_wait(scene.stream[B], 100 * MSEC));
     DONE(cuGraphLaunch(exec, scene.stream[B]));

@@ -83,8 +83,8 @@ CASE(beside_memory_that_stays)
     DONE(cuStreamSynchronize(early));
     DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &graph));
     DONE(cenote_group_create(scene.pool, "plain", CENOTE_GROUP_PLAIN, NULL, &plain));
-    DONE(cenote_group_alloc(graph, 4 * PAGE, 512, scene.stream[B], &fixed));
-    DONE(cenote_group_alloc(plain, PAGE, 512, scene.stream[B], &segment));
+    DONE(group_alloc(graph, 4 * PAGE, 512, scene.stream[B], &fixed));
+    DONE(group_alloc(plain, PAGE, 512, scene.stream[B], &segment));
     EXPECT_EQ(scene_stats(scene.pool).pages_harvested, 4);
     EXPECT(take_turns(&scene, 18 * PAGE, 12) <= MOST);
     EXPECT_EQ(scene_stats(scene.pool).ooms, 0);
@@ -105,9 +105,9 @@ CASE(during_a_capture)
     open_with(&scene, SIM_QUIRK(MAPPING_CEILING), MOST, "");
     take_turns(&scene, 24 * PAGE, 1);
     DONE(cenote_group_create(scene.pool, "captured", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_capture_begin(group, scene.stream[C]));
+    DONE(cenote_capture_begin(scene.pool, group, scene.stream[C]));
     EXPECT_EQ(cenote_alloc(scene.pool, 24 * PAGE, scene.stream[B], &block), CENOTE_OUT_OF_MEMORY);
-    DONE(cenote_capture_end(group, scene.stream[C]));
+    DONE(cenote_capture_end(scene.pool, group, scene.stream[C]));
     DONE(cenote_group_destroy(group));
     take_turns(&scene, 24 * PAGE, 4);
     scene_close(&scene);

@@ -294,10 +294,10 @@ CASE(what_is_owed_waits_for_a_capture)
     make_it_a_habit(&scene);
     cenote_group *group = NULL;
     DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_capture_begin(group, scene.stream[A]));
+    DONE(cenote_capture_begin(scene.pool, group, scene.stream[A]));
     DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_DEFERRED));
     EXPECT_EQ(reserved(&scene), 400 * MIB);
-    DONE(cenote_capture_end(group, scene.stream[A]));
+    DONE(cenote_capture_end(scene.pool, group, scene.stream[A]));
     DONE(cenote_group_destroy(group));
     DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_DEFERRED));
     EXPECT_EQ(reserved(&scene), 0);

@@ -322,7 +322,7 @@ CASE(a_capture_in_another_context)
         open_two(&t, &options);
         leave_behind(&t, other, 150 * MIB, 0);
         DONE(cuCtxPushCurrent(t.context[captures]));
-        DONE(cenote_pool_capture_begin(t.pool[captures], t.stream[captures]));
+        DONE(cenote_capture_begin(t.pool[captures], NULL, t.stream[captures]));
         DONE(cuStreamBeginCapture(t.stream[captures], CU_STREAM_CAPTURE_MODE_GLOBAL));
         DONE(cenote_pool_trim(t.pool[other], 0, CENOTE_TRIM_WAIT));
         EXPECT_EQ(scene_stats(t.pool[other]).pages_released, 0);
@@ -333,7 +333,7 @@ CASE(a_capture_in_another_context)
         EXPECT_EQ(scene_stats(t.pool[other]).pages_released, 0);
         DONE(cuStreamEndCapture(t.stream[captures], &graph));
         DONE(cuGraphDestroy(graph));
-        DONE(cenote_pool_capture_end(t.pool[captures], t.stream[captures]));
+        DONE(cenote_capture_end(t.pool[captures], NULL, t.stream[captures]));
         DONE(cuCtxPopCurrent(NULL));
         DONE(cenote_pool_trim(t.pool[other], 0, CENOTE_TRIM_WAIT));
         EXPECT(scene_stats(t.pool[other]).pages_released > 0);
@@ -363,7 +363,7 @@ CASE(a_context_that_ends_during_a_capture_elsewhere)
         held_linger(&held, s.stream[A]);
         held_give(&held);
         DONE(cuCtxPushCurrent(primary));
-        DONE(cenote_pool_capture_begin(other, captured));
+        DONE(cenote_capture_begin(other, NULL, captured));
         DONE(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_GLOBAL));
         DONE(cuCtxPopCurrent(NULL));
         DONE(cenote_pool_trim(s.pool, 0, CENOTE_TRIM_WAIT));
@@ -377,7 +377,7 @@ CASE(a_context_that_ends_during_a_capture_elsewhere)
         DONE(cuCtxPushCurrent(primary));
         DONE(cuStreamEndCapture(captured, &graph)); /* it has not minded */
         DONE(cuGraphDestroy(graph));
-        DONE(cenote_pool_capture_end(other, captured));
+        DONE(cenote_capture_end(other, NULL, captured));
         DONE(cuStreamDestroy(captured));
         DONE(cuCtxPopCurrent(NULL));
         DONE(cenote_pool_destroy(other));
@@ -397,7 +397,7 @@ CASE(a_context_that_comes_during_a_capture)
     void *block;
     cenote_options options = scene_options();
     open_beside(&s);
-    DONE(cenote_pool_capture_begin(s.pool, s.stream[A]));
+    DONE(cenote_capture_begin(s.pool, NULL, s.stream[A]));
     DONE(cuStreamBeginCapture(s.stream[A], CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     DONE(cenote_pool_create(0, &options, &other));
     DONE(cenote_alloc(other, MIB, CU_STREAM_PER_THREAD, &block));
@@ -407,7 +407,7 @@ CASE(a_context_that_comes_during_a_capture)
     EXPECT_EQ(cenote_pool_destroy(other), CENOTE_BUSY);
     DONE(cuStreamEndCapture(s.stream[A], &graph));
     DONE(cuGraphDestroy(graph));
-    DONE(cenote_pool_capture_end(s.pool, s.stream[A]));
+    DONE(cenote_capture_end(s.pool, NULL, s.stream[A]));
     DONE(cenote_pool_destroy(other));
     close_beside(&s);
 }
@@ -474,14 +474,14 @@ CASE(threads_of_two_contexts_beside_captures)
     start(&t, worker, thread);
     for (int i = 0; i < STEPS; i++) {
         CUgraph graph = NULL;
-        DONE(cenote_pool_capture_begin(t.pool[0], t.scene.stream[B]));
+        DONE(cenote_capture_begin(t.pool[0], NULL, t.scene.stream[B]));
         uint64_t before = scene_stats(t.pool[1]).pages_released;
         DONE(cuStreamBeginCapture(t.scene.stream[B], CU_STREAM_CAPTURE_MODE_GLOBAL));
         DONE(sim_launch_wait(t.scene.stream[B], 1));
         DONE(cenote_pool_trim(t.pool[1], 0, CENOTE_TRIM_WAIT));
         DONE(cuStreamEndCapture(t.scene.stream[B], &graph));
         EXPECT_EQ(scene_stats(t.pool[1]).pages_released, before);
-        DONE(cenote_pool_capture_end(t.pool[0], t.scene.stream[B]));
+        DONE(cenote_capture_end(t.pool[0], NULL, t.scene.stream[B]));
         if (graph)
             DONE(cuGraphDestroy(graph));
     }

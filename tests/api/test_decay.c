@@ -169,12 +169,12 @@ CASE(not_during_a_capture)
     take_and_give(&scene, 20 * MIB, scene.stream[B]);
     steps_for(&scene, EPOCH);
     DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_capture_begin(group, scene.stream[A]));
+    DONE(cenote_capture_begin(scene.pool, group, scene.stream[A]));
     DONE(cuStreamBeginCapture(scene.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
     steps_for(&scene, 2 * DECAY * MSEC);
     EXPECT_EQ(reserved(&scene), 20 * MIB);
     DONE(cuStreamEndCapture(scene.stream[A], &graph));
-    DONE(cenote_capture_end(group, scene.stream[A]));
+    DONE(cenote_capture_end(scene.pool, group, scene.stream[A]));
     DONE(cuGraphDestroy(graph));
     DONE(cenote_group_destroy(group));
     steps_for(&scene, EPOCH);
@@ -247,7 +247,7 @@ CASE(functions_of_the_program_are_not_called)
     REQUIRE(held_take(&held, scene.pool, 40 * MIB, scene.stream[A]));
     uint64_t ours = reserved(&scene);
     DONE(cenote_group_create(scene.pool, "theirs", 0, &source, &group));
-    DONE(cenote_group_alloc(group, 4 * MIB, 512, scene.stream[A], &block));
+    DONE(group_alloc(group, 4 * MIB, 512, scene.stream[A], &block));
     DONE(cenote_free(block));
     uint64_t theirs = reserved(&scene) - ours;
     held_give(&held);

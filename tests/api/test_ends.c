@@ -17,10 +17,11 @@ static struct scene scene;
 static cenote_group *group;
 static atomic_bool holds, may_go;
 
-static void hold(cenote_pool *pool, int change, void *address, size_t bytes, void *arg)
+static void hold(cenote_pool *pool, const cenote_notice *notice, void *arg)
 {
+    (void)notice;
     struct wait wait = {0};
-    (void)pool, (void)change, (void)address, (void)bytes, (void)arg;
+    (void)pool, (void)arg;
     atomic_store(&holds, true);
     while (!atomic_load(&may_go) && wait_on(&wait))
         ;
@@ -43,7 +44,7 @@ static void at_once(int (*first)(void), int (*second)(void), struct caller calle
     DONE(cenote_free(block));
     atomic_store(&holds, false);
     atomic_store(&may_go, false);
-    DONE(cenote_pool_watch(scene.pool, hold, NULL));
+    DONE(cenote_pool_watch(scene.pool, CENOTE_MAPPED | CENOTE_UNMAPPING | CENOTE_FREED, hold, NULL));
     REQUIRE(!pthread_create(&holder, NULL, trim, NULL));
     while (!atomic_load(&holds) && wait_on(&wait))
         ;
@@ -54,11 +55,11 @@ static void at_once(int (*first)(void), int (*second)(void), struct caller calle
     pthread_join(callers[0].thread, NULL);
     pthread_join(callers[1].thread, NULL);
     pthread_join(holder, NULL);
-    cenote_pool_watch(scene.pool, NULL, NULL); /* it may be gone */
+    cenote_pool_watch(scene.pool, 0, hold, NULL); /* it may be gone */
 }
 
 static int destroy_group(void) { return cenote_group_destroy(group); }
-static int begin_capture(void) { return cenote_capture_begin(group, scene.stream[B]); }
+static int begin_capture(void) { return cenote_capture_begin(scene.pool, group, scene.stream[B]); }
 static int destroy_pool(void) { return cenote_pool_destroy(scene.pool); }
 
 /* What the two were told, whichever came first. */
@@ -96,7 +97,7 @@ static void end_beside_capture(int (*first)(void), int (*second)(void))
     EXPECT_EQ(begun, ended ? CENOTE_OK : CENOTE_INVALID);
     EXPECT_EQ(ended, begun ? CENOTE_OK : CENOTE_CAPTURE);
     if (!begun) {
-        DONE(cenote_capture_end(group, scene.stream[B]));
+        DONE(cenote_capture_end(scene.pool, group, scene.stream[B]));
         DONE(cenote_group_destroy(group));
     }
     scene_close(&scene);
@@ -134,7 +135,7 @@ CASE(two_threads_destroy_a_pool)
 }
 
 static int check(void) { return cenote_pool_check(scene.pool); }
-static int unwatch(void) { return cenote_pool_watch(scene.pool, NULL, NULL); }
+static int unwatch(void) { return cenote_pool_watch(scene.pool, 0, hold, NULL); }
 static int trim_too(void) { return cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT); }
 static int limit(void) { return cenote_pool_set_limit(scene.pool, MIB); }
 

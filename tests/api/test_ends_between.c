@@ -104,7 +104,7 @@ static int use(void) { return cenote_use(block, scene.stream[B]); }
 static int give(void) { return cenote_free(block); }
 static int retire(void) { return cenote_stream_retire(scene.pool, scene.stream[A]); }
 static int immortal(void) { return cenote_stream_set_immortal(scene.pool, scene.stream[A]); }
-static int capture(void) { return cenote_pool_capture_begin(scene.pool, scene.stream[A]); }
+static int capture(void) { return cenote_capture_begin(scene.pool, NULL, scene.stream[A]); }
 
 /* Another pool keeps the device open, and has the scene's place once that has ended. */
 static void open_two(cenote_pool **other)
@@ -308,7 +308,7 @@ CASE(a_pool_ends_after_a_trim_that_is_away)
     scene_open_with(&scene, &shape, &options);
     DONE(cenote_pool_create(0, &options, &other));
     DONE(cenote_group_create(scene.pool, "of the program", 0, &source, &group));
-    DONE(cenote_group_alloc(group, 3 * MIB, 512, scene.stream[A], &block));
+    DONE(group_alloc(group, 3 * MIB, 512, scene.stream[A], &block));
     DONE(cenote_free(block));
     DONE(cenote_group_destroy(group));
     atomic_store(&function_ran, false);
@@ -327,10 +327,11 @@ CASE(a_pool_ends_after_a_trim_that_is_away)
 static cenote_pool *other;
 static atomic_bool holds, may_go;
 
-static void hold(cenote_pool *pool, int change, void *address, size_t bytes, void *arg)
+static void hold(cenote_pool *pool, const cenote_notice *notice, void *arg)
 {
+    (void)notice;
     struct wait wait = {0};
-    (void)pool, (void)change, (void)address, (void)bytes, (void)arg;
+    (void)pool, (void)arg;
     atomic_store(&holds, true);
     while (!atomic_load(&may_go) && wait_on(&wait))
         ;
@@ -369,7 +370,7 @@ static void end_beside_shortage(uint32_t provider, int arenas, int (*first)(void
     for (int i = 0; i < arenas; i++) {
         cenote_group *group;
         DONE(cenote_group_create(scene.pool, "one of many", CENOTE_GROUP_PRIVATE, NULL, &group));
-        DONE(cenote_group_alloc(group, 512, 512, scene.stream[A], &block));
+        DONE(group_alloc(group, 512, 512, scene.stream[A], &block));
         DONE(cenote_free(block));
         DONE(cenote_group_destroy(group));
     }
@@ -377,7 +378,7 @@ static void end_beside_shortage(uint32_t provider, int arenas, int (*first)(void
     DONE(cenote_free(block));
     atomic_store(&holds, false);
     atomic_store(&may_go, false);
-    DONE(cenote_pool_watch(scene.pool, hold, NULL));
+    DONE(cenote_pool_watch(scene.pool, CENOTE_MAPPED | CENOTE_UNMAPPING | CENOTE_FREED, hold, NULL));
     REQUIRE(!pthread_create(&holder, NULL, trim, NULL));
     while (!atomic_load(&holds) && wait_on(&wait))
         ;
@@ -434,9 +435,9 @@ static int take_the_last_slab(void)
     return error;
 }
 
-static void take_meanwhile(cenote_pool *pool, int change, void *address, size_t bytes, void *arg)
+static void take_meanwhile(cenote_pool *pool, const cenote_notice *notice, void *arg)
 {
-    (void)pool, (void)change, (void)address, (void)bytes, (void)arg;
+    (void)pool, (void)notice, (void)arg;
     if (!takes)
         return;
     takes = false;
@@ -454,7 +455,7 @@ CASE(what_was_reserved_is_gone_after_the_driver_ran)
         DONE(cenote_alloc(scene.pool, 8 * KIB, scene.stream[B], &taken[count++]));
     while (slabs_left() != 1 && count < 1024);
     REQUIRE_EQ(slabs_left(), 1);
-    DONE(cenote_pool_watch(scene.pool, take_meanwhile, NULL));
+    DONE(cenote_pool_watch(scene.pool, CENOTE_MAPPED | CENOTE_UNMAPPING | CENOTE_FREED, take_meanwhile, NULL));
     takes = true;
     int error = cenote_alloc(scene.pool, 4 * KIB, scene.stream[A], &block);
     memory_fail(0, false);
@@ -464,7 +465,7 @@ CASE(what_was_reserved_is_gone_after_the_driver_ran)
     DONE(cenote_pool_check(scene.pool));
     DONE(cenote_alloc(scene.pool, 4 * KIB, scene.stream[A], &block));
     DONE(cenote_free(block));
-    DONE(cenote_pool_watch(scene.pool, NULL, NULL));
+    DONE(cenote_pool_watch(scene.pool, 0, take_meanwhile, NULL));
     while (count)
         DONE(cenote_free(taken[--count]));
     scene_close(&scene);
@@ -479,8 +480,8 @@ static void *capture_until_it_ends(void *unused)
     int error = CENOTE_OK;
     DONE(cuCtxSetCurrent(scene.context));
     while (error != CENOTE_INVALID) {
-        if (!(error = cenote_pool_capture_begin(scene.pool, scene.stream[C])))
-            DONE(cenote_pool_capture_end(scene.pool, scene.stream[C]));
+        if (!(error = cenote_capture_begin(scene.pool, NULL, scene.stream[C])))
+            DONE(cenote_capture_end(scene.pool, NULL, scene.stream[C]));
         atomic_fetch_add(&captures, !error);
         if (!cenote_group_create(scene.pool, "group", 0, NULL, &group))
             DONE(cenote_group_destroy(group));

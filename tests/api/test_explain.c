@@ -269,8 +269,8 @@ CASE(private_pools)
     void *block, *small;
     open_scene(&scene, NULL);
     DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_group_alloc(group, 400 * MIB, 1, scene.stream[A], &block));
-    DONE(cenote_group_alloc(group, 2 * MIB, 1, scene.stream[A], &small));
+    DONE(group_alloc(group, 400 * MIB, 1, scene.stream[A], &block));
+    DONE(group_alloc(group, 2 * MIB, 1, scene.stream[A], &small));
     live = take(scene.pool, 300 * MIB, scene.stream[A]);
     run_out(scene.pool, 400 * MIB, scene.stream[A]);
     EXPECT(says("too much for this GPU")); /* all of the group is live: nothing is frozen in vain */
@@ -300,14 +300,14 @@ CASE(memory_in_flight_while_a_graph_is_captured)
     block = take(scene.pool, 800 * MIB, scene.stream[A]);
     DONE(sim_launch_wait(scene.stream[A], 10 * MSEC));
     DONE(cenote_free(block));
-    DONE(cenote_capture_begin(group, scene.stream[C]));
+    DONE(cenote_capture_begin(scene.pool, group, scene.stream[C]));
     DONE(cuStreamBeginCapture(scene.stream[C], CU_STREAM_CAPTURE_MODE_GLOBAL));
     run_out(scene.pool, 500 * MIB, scene.stream[B]);
     EXPECT(says("800.00 MiB that was freed may still be in use on streams, and while a graph is being captured"));
     CUgraph graph;
     DONE(cuStreamEndCapture(scene.stream[C], &graph)); /* nothing we asked has broken it */
     DONE(cuGraphDestroy(graph));
-    DONE(cenote_capture_end(group, scene.stream[C]));
+    DONE(cenote_capture_end(scene.pool, group, scene.stream[C]));
     DONE(cenote_free(take(scene.pool, 500 * MIB, scene.stream[B]))); /* the capture was what stood in the way */
     DONE(cenote_group_destroy(group));
     scene_close(&scene);
@@ -360,8 +360,8 @@ CASE(what_waits_is_counted_once)
         options.provider = cases[i].provider;
         open_scene(&scene, &options);
         DONE(cenote_group_create(scene.pool, "some", cases[i].flags, NULL, &group));
-        DONE(cenote_group_alloc(group, 8 * MIB, 512, scene.stream[A], &freed));
-        DONE(cenote_group_alloc(group, 8 * MIB, 512, scene.stream[A], &live));
+        DONE(group_alloc(group, 8 * MIB, 512, scene.stream[A], &freed));
+        DONE(group_alloc(group, 8 * MIB, 512, scene.stream[A], &live));
         DONE(sim_launch_wait(scene.stream[B], 10 * MSEC));
         DONE(cenote_use(freed, scene.stream[B]));
         DONE(cenote_free(freed));
@@ -435,7 +435,7 @@ CASE(blocks_that_share_nothing)
     open_scene(&scene, NULL);
     DONE(cenote_group_create(scene.pool, "whole", CENOTE_GROUP_WHOLE, NULL, &group));
     for (int i = 0; i < 400; i++)
-        DONE(cenote_group_alloc(group, MIB, 1, scene.stream[A], &block[i]));
+        DONE(group_alloc(group, MIB, 1, scene.stream[A], &block[i]));
     run_out(scene.pool, 500 * MIB, scene.stream[A]);
     EXPECT(says("400.00 MiB lies beside blocks that share no page with others (CENOTE_GROUP_WHOLE, no_split)"));
     run_out(scene.pool, 700 * MIB, scene.stream[A]);

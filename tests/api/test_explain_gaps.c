@@ -136,7 +136,7 @@ CASE(a_group_that_is_gone_and_its_block_is_not)
     void *block = NULL;
     open_scene(&scene, NULL);
     DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_group_alloc(group, 100 * MIB, 512, scene.stream[A], &block));
+    DONE(group_alloc(group, 100 * MIB, 512, scene.stream[A], &block));
     DONE(cenote_group_destroy(group));
     explain_now(scene.pool);
     EXPECT(says("100.00 MiB in 1 block"));

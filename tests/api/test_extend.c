@@ -66,7 +66,7 @@ CASE(a_group_for_each_cache)
     scene_open(&scene, 128 * MIB);
     for (int i = 0; i < 3; i++) {
         DONE(cenote_group_create(scene.pool, "cache", 0, NULL, &group[i]));
-        DONE(cenote_group_alloc(group[i], MIB, 512, scene.stream[A], &at));
+        DONE(group_alloc(group[i], MIB, 512, scene.stream[A], &at));
         cache[i] = held_of(at, MIB, scene.stream[A]);
     }
     for (size_t bytes = 2 * MIB; bytes < 40 * MIB; bytes += 2 * MIB)
@@ -165,12 +165,12 @@ CASE(with_pages_of_its_own)
     void *at, *next;
     scene_open(&scene, 128 * MIB);
     DONE(cenote_group_create(scene.pool, "whole", CENOTE_GROUP_WHOLE, NULL, &group));
-    DONE(cenote_group_alloc(group, 3 * MIB, 512, scene.stream[A], &at));
+    DONE(group_alloc(group, 3 * MIB, 512, scene.stream[A], &at));
     block = held_of(at, 3 * MIB, scene.stream[A]);
     DONE(extend(&block, 4 * MIB));
     DONE(extend(&block, 4 * MIB + 1));
     EXPECT_EQ(found(&block).size, 6 * MIB);
-    DONE(cenote_group_alloc(group, 512, 512, scene.stream[A], &next));
+    DONE(group_alloc(group, 512, 512, scene.stream[A], &next));
     EXPECT((uintptr_t)next % (2 * MIB) == 0);
     judge(&scene);
     held_give(&block);
@@ -209,7 +209,7 @@ CASE(in_a_capture)
     scene_open(&scene, 64 * MIB);
     DONE(cenote_group_create(scene.pool, "graphs", CENOTE_GROUP_PRIVATE, NULL, &group));
     EXPECT(held_take(&other, scene.pool, 4 * MIB, scene.stream[A]));
-    DONE(cenote_capture_begin(group, scene.stream[A]));
+    DONE(cenote_capture_begin(scene.pool, group, scene.stream[A]));
     DONE(cuStreamBeginCapture(scene.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
     DONE(cenote_alloc(scene.pool, 2 * MIB, scene.stream[A], &at));
     EXPECT_EQ(cenote_extend(other.at, 6 * MIB), CENOTE_CAPTURE);
@@ -217,7 +217,7 @@ CASE(in_a_capture)
     mine = held_of(at, 8 * MIB, scene.stream[A]);
     held_expect(&mine, scene.stream[A]);
     DONE(cuStreamEndCapture(scene.stream[A], &graph));
-    DONE(cenote_capture_end(group, scene.stream[A]));
+    DONE(cenote_capture_end(scene.pool, group, scene.stream[A]));
     DONE(cuGraphInstantiate(&exec, graph, 0));
     DONE(cenote_free(at));
     DONE(extend(&other, 6 * MIB));
@@ -277,7 +277,7 @@ CASE(not_without_its_stream_or_group)
     scene_open(&scene, 64 * MIB);
     DONE(cenote_group_create(scene.pool, "gone", 0, NULL, &group));
     DONE(cenote_alloc(scene.pool, 3 * MIB, scene.stream[A], &block));
-    DONE(cenote_group_alloc(group, 3 * MIB, 512, scene.stream[B], &of_group));
+    DONE(group_alloc(group, 3 * MIB, 512, scene.stream[B], &of_group));
     DONE(cenote_stream_retire(scene.pool, scene.stream[A]));
     DONE(cenote_group_destroy(group));
     EXPECT_EQ(cenote_extend(block, 5 * MIB), CENOTE_INVALID);

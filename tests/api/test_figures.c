@@ -176,8 +176,8 @@ CASE(a_driver_that_gives_what_is_missing_and_no_more)
     REQUIRE(!cenote_alloc(scene.pool, 100 * MIB, scene.stream[A], &first));
     REQUIRE(!cenote_alloc(scene.pool, 20886224, scene.stream[A], &block));
     DONE(cenote_free(first));
-    REQUIRE(!cenote_group_alloc(group, 28 * MIB, 512, scene.stream[A], &whole));
-    REQUIRE(!cenote_group_alloc(group, 1, 512, scene.stream[A], &small));
+    REQUIRE(!group_alloc(group, 28 * MIB, 512, scene.stream[A], &whole));
+    REQUIRE(!group_alloc(group, 1, 512, scene.stream[A], &small));
     EXPECT_EQ(cenote_alloc(scene.pool, 343 * 256 * KIB, scene.stream[A], &last), CENOTE_OK); /* all that is to be had */
     DONE(cenote_free(last));
     DONE(cenote_free(small));

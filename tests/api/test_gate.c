@@ -161,7 +161,7 @@ static void *wait_for_device_in_thread(void *arg)
 static void *announce(void *arg)
 {
     struct stall *s = arg;
-    s->failed += cenote_capture_begin(s->group, s->capturing) != CENOTE_OK;
+    s->failed += cenote_capture_begin(NULL, s->group, s->capturing) != CENOTE_OK;
     s->failed += cuCtxPushCurrent(device_context(s->pool->config.device)) != CUDA_SUCCESS;
     s->failed += cuStreamBeginCapture(s->capturing, CU_STREAM_CAPTURE_MODE_RELAXED) != CUDA_SUCCESS;
     atomic_store(&s->announced, true);
@@ -196,7 +196,7 @@ static void end_capture(struct stall *s)
     EXPECT(graph != NULL);
     if (graph)
         DONE(cuGraphDestroy(graph));
-    DONE(cenote_capture_end(s->group, s->capturing));
+    DONE(cenote_capture_end(NULL, s->group, s->capturing));
 }
 
 /* A block that another stream uses is freed while `thread` runs and a capture is being announced. */

@@ -354,8 +354,8 @@ CASE(a_block_is_put_back_where_it_lay)
         give(&scene, &mixed);
         DONE(cenote_pool_trim(scene.pool, 0, 0));
         struct held other = take(&scene, grade_pages, 3 * LARGE, B);
-        EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, mixed.at, mixed.bytes, (cenote_stream)scene.stream[B]), CENOTE_INVALID);
-        DONE(cenote_alloc_at(scene.pool, NULL, mixed.at, mixed.bytes, (cenote_stream)scene.stream[A]));
+        EXPECT_EQ(alloc_at(scene.pool, NULL, mixed.at, mixed.bytes, (cenote_stream)scene.stream[B]), CENOTE_INVALID);
+        DONE(alloc_at(scene.pool, NULL, mixed.at, mixed.bytes, (cenote_stream)scene.stream[A]));
         mixed = held_of(mixed.at, mixed.bytes, scene.stream[A]);
         held_expect(&mixed, mixed.stream);
         give(&scene, &other);
@@ -437,15 +437,15 @@ CASE(a_block_that_shares_no_page_goes_to_no_hole_beside_others)
     DONE(cenote_group_create(scene.pool, "apart", 0, NULL, &group));
     units_grade_pages = WIDE;
     for (int i = 0; i < 4; i++) {
-        DONE(cenote_group_alloc(group, FEW, 512, (cenote_stream)scene.stream[A], &at));
+        DONE(group_alloc(group, FEW, 512, (cenote_stream)scene.stream[A], &at));
         held[i] = held_of(at, FEW, scene.stream[A]);
     }
     EXPECT_EQ(in_pages(&scene, GRADE_LARGE), LARGE);
     give(&scene, &held[1]);
     DONE(cenote_group_set_flags(group, CENOTE_GROUP_WHOLE));
-    EXPECT_EQ(cenote_group_alloc(group, SMALL, 512, (cenote_stream)scene.stream[A], &at), CENOTE_OUT_OF_MEMORY);
+    EXPECT_EQ(group_alloc(group, SMALL, 512, (cenote_stream)scene.stream[A], &at), CENOTE_OUT_OF_MEMORY);
     DONE(cenote_group_set_flags(group, 0));
-    DONE(cenote_group_alloc(group, SMALL, 512, (cenote_stream)scene.stream[A], &at));
+    DONE(group_alloc(group, SMALL, 512, (cenote_stream)scene.stream[A], &at));
     EXPECT_EQ(at, held[1].at);
     DONE(cenote_free(at));
     for (int i = 0; i < 4; i++)
@@ -469,14 +469,14 @@ CASE(blocks_that_share_no_page_cover_small_ones_as_long_as_they_are_small)
         void *at[2];
         open_with(&scene, "");
         DONE(cenote_group_create(scene.pool, "apart", blocks[i].flags | CENOTE_GROUP_WHOLE, NULL, &group));
-        DONE(cenote_group_alloc(group, blocks[i].bytes, 512, (cenote_stream)scene.stream[A], &at[0]));
+        DONE(group_alloc(group, blocks[i].bytes, 512, (cenote_stream)scene.stream[A], &at[0]));
         EXPECT_EQ(reserved(&scene), blocks[i].covers);
         EXPECT_EQ(scene_stats(scene.pool).allocated.current, blocks[i].bytes < 512 ? 512 : (blocks[i].bytes + 511) / 512 * 512);
         DONE(cenote_free(at[0]));
         DONE(cuCtxSynchronize());
-        DONE(cenote_alloc_at(scene.pool, group, at[0], blocks[i].bytes, (cenote_stream)scene.stream[A]));
+        DONE(alloc_at(scene.pool, group, at[0], blocks[i].bytes, (cenote_stream)scene.stream[A]));
         if (blocks[i].bytes < LARGE) {
-            DONE(cenote_group_alloc(group, blocks[i].bytes, 512, (cenote_stream)scene.stream[A], &at[1]));
+            DONE(group_alloc(group, blocks[i].bytes, 512, (cenote_stream)scene.stream[A], &at[1]));
             EXPECT_EQ(reserved(&scene), 2 * blocks[i].covers);
             DONE(cenote_free(at[1]));
         }

@@ -95,14 +95,14 @@ CASE(captures_of_granted_devices)
     DONE(cenote_pool_create(1, &options, &there));
     DONE(cenote_group_create(there, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
     DONE(cenote_pool_grant(p.scene.pool, 1));
-    DONE(cenote_capture_begin(group, p.stream));
+    DONE(cenote_capture_begin(NULL, group, p.stream));
     REQUIRE(held_take(&held, p.scene.pool, CARD - 32 * MIB, p.scene.stream[A]));
     held_give(&held);
     EXPECT_EQ(cenote_alloc(p.scene.pool, CARD - 32 * MIB, p.scene.stream[B], &block), CENOTE_OUT_OF_MEMORY);
     DONE(cenote_pool_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT(scene_stats(p.scene.pool).reserved.current >= CARD - 32 * MIB);
     EXPECT_EQ(cenote_pool_destroy(p.scene.pool), CENOTE_BUSY);
-    DONE(cenote_capture_end(group, p.stream));
+    DONE(cenote_capture_end(NULL, group, p.stream));
     REQUIRE(held_take(&next, p.scene.pool, CARD - 32 * MIB, p.scene.stream[B]));
     held_give(&next);
     DONE(cenote_group_destroy(group));

@@ -34,7 +34,7 @@ static void close_granted(void)
 static void begin_capture(void)
 {
     DONE(cuCtxPushCurrent(p.other));
-    DONE(cenote_capture_begin(graph, p.stream));
+    DONE(cenote_capture_begin(NULL, graph, p.stream));
     DONE(cuCtxPopCurrent(NULL));
 }
 
@@ -76,7 +76,7 @@ CASE(first_device_captures)
     EXPECT_EQ(cenote_pool_destroy(p.scene.pool), CENOTE_BUSY);
     EXPECT(strstr(cenote_message(), "a device with access") != NULL);
     DONE(cuCtxPushCurrent(p.other));
-    DONE(cenote_capture_end(graph, p.stream));
+    DONE(cenote_capture_end(NULL, graph, p.stream));
     DONE(cuCtxPopCurrent(NULL));
     DONE(cenote_pool_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(reserved(), 0);

@@ -17,7 +17,7 @@ CASE(a_group_has_its_own_blocks)
     scene_open(&scene, CARD);
     DONE(cenote_group_create(scene.pool, "kv cache", 0, NULL, &group));
     REQUIRE(group != NULL);
-    DONE(cenote_group_alloc(group, 5 * MIB, 4096, scene.stream[A], &block));
+    DONE(group_alloc(group, 5 * MIB, 4096, scene.stream[A], &block));
     EXPECT_EQ((uintptr_t)block % 4096, 0);
     ours = held_of(block, 5 * MIB, scene.stream[A]);
     REQUIRE(held_take(&others, scene.pool, 5 * MIB, scene.stream[A]));
@@ -45,7 +45,7 @@ CASE(a_group_goes_before_its_blocks)
         void *block;
         scene_open(&scene, CARD);
         DONE(cenote_group_create(scene.pool, NULL, flags, NULL, &group));
-        DONE(cenote_group_alloc(group, 5 * MIB, 512, scene.stream[A], &block));
+        DONE(group_alloc(group, 5 * MIB, 512, scene.stream[A], &block));
         held = held_of(block, 5 * MIB, scene.stream[A]);
         DONE(cenote_group_destroy(group));
         DONE(cenote_pool_check(scene.pool));
@@ -68,8 +68,8 @@ CASE(many_groups_come_and_go)
         cenote_group *group = NULL;
         void *block[2];
         DONE(cenote_group_create(scene.pool, "round", round % 2 ? CENOTE_GROUP_PRIVATE : 0, NULL, &group));
-        DONE(cenote_group_alloc(group, 3 * MIB, 512, scene.stream[A], &block[0]));
-        DONE(cenote_group_alloc(group, 700, 512, scene.stream[B], &block[1]));
+        DONE(group_alloc(group, 3 * MIB, 512, scene.stream[A], &block[0]));
+        DONE(group_alloc(group, 700, 512, scene.stream[B], &block[1]));
         DONE(cenote_free(block[0]));
         DONE(cenote_free(block[1]));
         DONE(cenote_group_destroy(group));
@@ -92,22 +92,22 @@ CASE(captures_pair_up)
     DONE(cenote_group_create(scene.pool, "second", CENOTE_GROUP_PRIVATE, NULL, &second));
     EXPECT_EQ(cenote_group_create(scene.pool, "x", 0x80, NULL, &(cenote_group *){NULL}), CENOTE_INVALID);
 
-    EXPECT_EQ(cenote_capture_begin(open, scene.stream[A]), CENOTE_INVALID); /* not private */
-    EXPECT_EQ(cenote_capture_end(fixed, scene.stream[A]), CENOTE_CAPTURE);  /* none open */
-    DONE(cenote_capture_begin(fixed, scene.stream[A]));
+    EXPECT_EQ(cenote_capture_begin(scene.pool, open, scene.stream[A]), CENOTE_INVALID); /* not private */
+    EXPECT_EQ(cenote_capture_end(scene.pool, fixed, scene.stream[A]), CENOTE_CAPTURE);  /* none open */
+    DONE(cenote_capture_begin(scene.pool, fixed, scene.stream[A]));
     EXPECT_EQ(scene_stats(scene.pool).captures, 1);
-    EXPECT_EQ(cenote_capture_begin(fixed, scene.stream[A]), CENOTE_CAPTURE);
-    EXPECT_EQ(cenote_capture_begin(second, scene.stream[A]), CENOTE_CAPTURE);
-    EXPECT_EQ(cenote_capture_end(second, scene.stream[A]), CENOTE_CAPTURE);
-    EXPECT_EQ(cenote_capture_end(fixed, scene.stream[B]), CENOTE_CAPTURE);
-    DONE(cenote_capture_begin(second, scene.stream[B]));
+    EXPECT_EQ(cenote_capture_begin(scene.pool, fixed, scene.stream[A]), CENOTE_CAPTURE);
+    EXPECT_EQ(cenote_capture_begin(scene.pool, second, scene.stream[A]), CENOTE_CAPTURE);
+    EXPECT_EQ(cenote_capture_end(scene.pool, second, scene.stream[A]), CENOTE_CAPTURE);
+    EXPECT_EQ(cenote_capture_end(scene.pool, fixed, scene.stream[B]), CENOTE_CAPTURE);
+    DONE(cenote_capture_begin(scene.pool, second, scene.stream[B]));
     EXPECT_EQ(scene_stats(scene.pool).captures, 2);
     EXPECT(cenote_group_destroy(fixed) != CENOTE_OK);
     EXPECT_EQ(cenote_pool_destroy(scene.pool), CENOTE_BUSY);
 
-    DONE(cenote_capture_end(fixed, scene.stream[A]));
-    EXPECT_EQ(cenote_capture_end(fixed, scene.stream[A]), CENOTE_CAPTURE);
-    DONE(cenote_capture_end(second, scene.stream[B]));
+    DONE(cenote_capture_end(scene.pool, fixed, scene.stream[A]));
+    EXPECT_EQ(cenote_capture_end(scene.pool, fixed, scene.stream[A]), CENOTE_CAPTURE);
+    DONE(cenote_capture_end(scene.pool, second, scene.stream[B]));
     EXPECT_EQ(scene_stats(scene.pool).captures, 0);
     DONE(cenote_group_destroy(open));
     DONE(cenote_group_destroy(fixed));
@@ -123,10 +123,10 @@ CASE(a_capture_takes_from_its_group)
     void *captured, *other, *after;
     scene_open(&scene, CARD);
     DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_capture_begin(group, scene.stream[A]));
+    DONE(cenote_capture_begin(scene.pool, group, scene.stream[A]));
     DONE(cenote_alloc(scene.pool, 3000, scene.stream[A], &captured));
     DONE(cenote_alloc(scene.pool, 3000, scene.stream[B], &other));
-    DONE(cenote_capture_end(group, scene.stream[A]));
+    DONE(cenote_capture_end(scene.pool, group, scene.stream[A]));
     DONE(cenote_alloc(scene.pool, 3000, scene.stream[A], &after));
     DONE(cenote_find(captured, &found));
     EXPECT_EQ(found.group, group);
@@ -180,11 +180,11 @@ CASE(a_group_on_memory_of_the_program)
     cenote_source with = {source_take, source_give, &source};
     DONE(cenote_group_create(scene.pool, "symmetric", 0, &with, &group));
     for (int i = 0; i < 8; i++) {
-        DONE(cenote_group_alloc(group, (size_t)(i + 1) * 512 * KIB, 512, scene.stream[i % 2], &block));
+        DONE(group_alloc(group, (size_t)(i + 1) * 512 * KIB, 512, scene.stream[i % 2], &block));
         held[i] = held_of(block, (size_t)(i + 1) * 512 * KIB, scene.stream[i % 2]);
     }
     EXPECT(source.taken > 0);
-    EXPECT_EQ(cenote_group_alloc(group, 49 * MIB, 512, scene.stream[A], &block), CENOTE_OUT_OF_MEMORY);
+    EXPECT_EQ(group_alloc(group, 49 * MIB, 512, scene.stream[A], &block), CENOTE_OUT_OF_MEMORY);
     EXPECT(cenote_message()[0] != 0);
     REQUIRE(held_take(&more, scene.pool, 2 * MIB, scene.stream[A])); /* the pool itself does not live on it */
     held_give(&more);
@@ -217,7 +217,7 @@ static void hungry_give(void *memory, size_t bytes, cenote_stream stream, void *
     size_t wants = h->wants;
     h->wants = 0;
     if (wants)
-        EXPECT_EQ(cenote_group_alloc(h->group, wants, 512, h->stream, &h->block), CENOTE_OK);
+        EXPECT_EQ(group_alloc(h->group, wants, 512, h->stream, &h->block), CENOTE_OK);
     source_give(memory, bytes, stream, &h->source);
 }
 
@@ -233,7 +233,7 @@ CASE(a_segment_that_is_going_serves_no_request)
     cenote_source with = {hungry_take, hungry_give, &h};
     DONE(cenote_group_create(scene.pool, "hungry", 0, &with, &h.group));
     for (int i = 0; i < 2; i++)
-        DONE(cenote_group_alloc(h.group, 20 * MIB, 512, h.stream, &blocks[i]));
+        DONE(group_alloc(h.group, 20 * MIB, 512, h.stream, &blocks[i]));
     for (int i = 0; i < 2; i++)
         DONE(cenote_free(blocks[i]));
     EXPECT_EQ(h.source.taken, 2);
@@ -269,11 +269,11 @@ CASE(a_destroyed_group_gives_its_source_back)
     cenote_source with = {source_take, source_give, &source}, and_with = {source_take, source_give, &other};
     DONE(cenote_group_create(scene.pool, "first", 0, &with, &first));
     DONE(cenote_group_create(scene.pool, "second", 0, &and_with, &second));
-    DONE(cenote_group_alloc(first, 10 * MIB, 512, scene.stream[A], &block[0]));
+    DONE(group_alloc(first, 10 * MIB, 512, scene.stream[A], &block[0]));
     DONE(cenote_free(block[0]));
     DONE(cuCtxSynchronize());
     for (int i = 0; i < 2; i++)
-        DONE(cenote_group_alloc(first, 22 * MIB, 512, scene.stream[A], &block[i]));
+        DONE(group_alloc(first, 22 * MIB, 512, scene.stream[A], &block[i]));
     EXPECT_EQ(source.given, 1);
     for (int i = 0; i < 2; i++)
         DONE(cenote_free(block[i]));
@@ -281,7 +281,7 @@ CASE(a_destroyed_group_gives_its_source_back)
     DONE(cuCtxSynchronize());
     DONE(cenote_pool_trim(scene.pool, UINT64_MAX, 0)); /* learns that the device is done with the blocks, and gives nothing back */
     EXPECT_EQ(source.given, 1);
-    DONE(cenote_group_alloc(second, 22 * MIB, 512, scene.stream[A], &block[0]));
+    DONE(group_alloc(second, 22 * MIB, 512, scene.stream[A], &block[0]));
     EXPECT_EQ(source.given, 3);
     DONE(cenote_free(block[0]));
     DONE(cenote_group_destroy(second));
@@ -292,7 +292,7 @@ CASE(a_destroyed_group_gives_its_source_back)
 static void *take_from_group(size_t bytes, cenote_stream stream, void *arg)
 {
     void *block = NULL;
-    return cenote_group_alloc(*(cenote_group **)arg, bytes, 512, stream, &block) ? NULL : block;
+    return group_alloc(*(cenote_group **)arg, bytes, 512, stream, &block) ? NULL : block;
 }
 
 static void give_to_group(void *memory, size_t bytes, cenote_stream stream, void *arg)
@@ -324,7 +324,7 @@ CASE(a_source_of_memory_that_cenote_has)
                   third = {take_the_same, give_nothing, &same};
     DONE(cenote_group_create(scene.pool, "below", 0, &first, &below));
     DONE(cenote_group_create(scene.pool, "above", 0, &second, &above));
-    EXPECT_EQ(cenote_group_alloc(above, 3 * MIB, 512, scene.stream[A], &block), CENOTE_INVALID);
+    EXPECT_EQ(group_alloc(above, 3 * MIB, 512, scene.stream[A], &block), CENOTE_INVALID);
     EXPECT(strstr(cenote_message(), "that cenote has already") != NULL);
     EXPECT(source.taken > 0);
     EXPECT_EQ(scene_stats(scene.pool).blocks.current, 0); /* it was given back */
@@ -338,10 +338,10 @@ CASE(a_source_of_memory_that_cenote_has)
     DONE(cuMemAlloc(&memory, 40 * MIB));
     same = (void *)(uintptr_t)memory;
     DONE(cenote_group_create(scene.pool, "same", 0, &third, &above));
-    DONE(cenote_group_alloc(above, 15 * MIB, 512, scene.stream[A], &block));
-    EXPECT_EQ(cenote_group_alloc(above, 39 * MIB, 512, scene.stream[A], &again), CENOTE_INVALID);
+    DONE(group_alloc(above, 15 * MIB, 512, scene.stream[A], &block));
+    EXPECT_EQ(group_alloc(above, 39 * MIB, 512, scene.stream[A], &again), CENOTE_INVALID);
     same = (char *)same + MIB;
-    EXPECT_EQ(cenote_group_alloc(above, 30 * MIB, 512, scene.stream[A], &again), CENOTE_INVALID);
+    EXPECT_EQ(group_alloc(above, 30 * MIB, 512, scene.stream[A], &again), CENOTE_INVALID);
     DONE(cenote_free(block));
     DONE(cenote_group_destroy(above));
     DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
@@ -377,10 +377,10 @@ CASE(a_context_that_is_lost_before_a_capture)
     REQUIRE(held_take(&held, scene.pool, 3 * MIB, scene.stream[A]));
     held_give(&held);
     fault_arm("cuEventQuery", 1, CUDA_ERROR_LAUNCH_FAILED, false);
-    EXPECT_EQ(cenote_capture_begin(group, scene.stream[A]), CENOTE_DEVICE_LOST);
+    EXPECT_EQ(cenote_capture_begin(scene.pool, group, scene.stream[A]), CENOTE_DEVICE_LOST);
     EXPECT_EQ(fault_fired(), 1);
     fault_disarm();
-    EXPECT_EQ(cenote_capture_end(group, scene.stream[A]), CENOTE_CAPTURE);
+    EXPECT_EQ(cenote_capture_end(scene.pool, group, scene.stream[A]), CENOTE_CAPTURE);
     DONE(cenote_group_destroy(group));
     cenote_pool_destroy(scene.pool);
     sim_reset(NULL);
@@ -395,12 +395,12 @@ CASE(captures_end_in_any_order_when_the_context_is_lost)
     scene_open(&scene, CARD);
     for (int i = 0; i < 2; i++) {
         DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group[i]));
-        DONE(cenote_capture_begin(group[i], scene.stream[i]));
+        DONE(cenote_capture_begin(scene.pool, group[i], scene.stream[i]));
     }
     fault_arm("cuStreamGetId", 1, CUDA_ERROR_ILLEGAL_ADDRESS, true);
-    EXPECT_EQ(cenote_capture_end(group[1], scene.stream[C]), CENOTE_CAPTURE);
+    EXPECT_EQ(cenote_capture_end(scene.pool, group[1], scene.stream[C]), CENOTE_CAPTURE);
     for (int i = 2; i-- > 0;)
-        DONE(cenote_capture_end(group[i], scene.stream[i]));
+        DONE(cenote_capture_end(scene.pool, group[i], scene.stream[i]));
     for (int i = 0; i < 2; i++)
         DONE(cenote_group_destroy(group[i]));
     EXPECT(fault_fired() >= 3);
@@ -417,13 +417,13 @@ CASE(group_sizes_and_alignments)
     void *block = &scene;
     scene_open(&scene, CARD);
     DONE(cenote_group_create(scene.pool, "g", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_group_alloc(group, 0, 512, scene.stream[A], &block));
+    DONE(group_alloc(group, 0, 512, scene.stream[A], &block));
     EXPECT(!block);
-    EXPECT_EQ(cenote_group_alloc(group, 512, 768, scene.stream[A], &block), CENOTE_INVALID);
-    EXPECT_EQ(cenote_group_alloc(group, SIZE_MAX, 512, scene.stream[A], &block), CENOTE_OUT_OF_MEMORY);
-    EXPECT_EQ(cenote_group_alloc(group, (size_t)1 << 63, 512, scene.stream[A], &block), CENOTE_OUT_OF_MEMORY);
+    EXPECT_EQ(group_alloc(group, 512, 768, scene.stream[A], &block), CENOTE_INVALID);
+    EXPECT_EQ(group_alloc(group, SIZE_MAX, 512, scene.stream[A], &block), CENOTE_OUT_OF_MEMORY);
+    EXPECT_EQ(group_alloc(group, (size_t)1 << 63, 512, scene.stream[A], &block), CENOTE_OUT_OF_MEMORY);
     for (size_t alignment = 1; alignment <= 2 * MIB; alignment *= 2) {
-        DONE(cenote_group_alloc(group, 100, alignment, scene.stream[A], &block));
+        DONE(group_alloc(group, 100, alignment, scene.stream[A], &block));
         EXPECT_EQ((uintptr_t)block % alignment, 0);
         DONE(cenote_free(block));
     }
@@ -456,12 +456,12 @@ CASE(one_group_is_trimmed)
         for (int g = 0; g < GROUPS; g++) {
             DONE(cenote_group_create(scene.pool, "g", g == FIXED ? CENOTE_GROUP_PRIVATE : 0, NULL, &group[g]));
             for (int stream = A; stream <= B; stream++)
-                DONE(cenote_group_alloc(group[g], 40 * MIB, 512, scene.stream[stream], &blocks[g][stream]));
+                DONE(group_alloc(group[g], 40 * MIB, 512, scene.stream[stream], &blocks[g][stream]));
         }
         for (int g = 0; g < GROUPS; g++)
             for (int stream = A; stream <= B; stream++)
                 DONE(cenote_free(blocks[g][stream]));
-        DONE(cenote_group_alloc(group[ONE], 6 * MIB, 512, scene.stream[A], &block));
+        DONE(group_alloc(group[ONE], 6 * MIB, 512, scene.stream[A], &block));
         stays = held_of(block, 6 * MIB, scene.stream[A]);
         for (int g = 0; g < GROUPS; g++)
             before[g] = reserved_of(group[g]);
@@ -490,7 +490,7 @@ CASE(a_trim_of_a_group_waits_only_if_asked)
     void *block;
     scene_open(&scene, CARD);
     DONE(cenote_group_create(scene.pool, "g", 0, NULL, &group));
-    DONE(cenote_group_alloc(group, 20 * MIB, 512, scene.stream[A], &block));
+    DONE(group_alloc(group, 20 * MIB, 512, scene.stream[A], &block));
     held = held_of(block, 20 * MIB, scene.stream[A]);
     held_linger(&held, scene.stream[A]);
     DONE(cenote_free(block));
@@ -509,12 +509,12 @@ CASE(a_capture_that_takes_no_memory)
     void *block = NULL;
     scene_open(&scene, CARD);
     DONE(cenote_group_create(scene.pool, "fixed", CENOTE_GROUP_PRIVATE, NULL, &fixed));
-    EXPECT_EQ(cenote_pool_capture_end(scene.pool, scene.stream[A]), CENOTE_CAPTURE); /* none open */
-    DONE(cenote_pool_capture_begin(scene.pool, scene.stream[A]));
+    EXPECT_EQ(cenote_capture_end(scene.pool, NULL, scene.stream[A]), CENOTE_CAPTURE); /* none open */
+    DONE(cenote_capture_begin(scene.pool, NULL, scene.stream[A]));
     EXPECT_EQ(scene_stats(scene.pool).captures, 1);
-    EXPECT_EQ(cenote_pool_capture_begin(scene.pool, scene.stream[A]), CENOTE_CAPTURE);
-    EXPECT_EQ(cenote_capture_begin(fixed, scene.stream[A]), CENOTE_CAPTURE);
-    EXPECT_EQ(cenote_capture_end(fixed, scene.stream[A]), CENOTE_CAPTURE); /* not of this group */
+    EXPECT_EQ(cenote_capture_begin(scene.pool, NULL, scene.stream[A]), CENOTE_CAPTURE);
+    EXPECT_EQ(cenote_capture_begin(scene.pool, fixed, scene.stream[A]), CENOTE_CAPTURE);
+    EXPECT_EQ(cenote_capture_end(scene.pool, fixed, scene.stream[A]), CENOTE_CAPTURE); /* not of this group */
     EXPECT_EQ(cenote_pool_destroy(scene.pool), CENOTE_BUSY);
 
     EXPECT_EQ(cenote_alloc(scene.pool, 3000, scene.stream[A], &block), CENOTE_CAPTURE);
@@ -522,10 +522,10 @@ CASE(a_capture_that_takes_no_memory)
     EXPECT(!block);
     DONE(cenote_alloc(scene.pool, 3000, scene.stream[B], &block)); /* another stream */
     DONE(cenote_free(block));
-    DONE(cenote_group_alloc(fixed, 3000, 512, scene.stream[A], &block)); /* the caller knows why */
+    DONE(group_alloc(fixed, 3000, 512, scene.stream[A], &block)); /* the caller knows why */
     DONE(cenote_free(block));
 
-    DONE(cenote_pool_capture_end(scene.pool, scene.stream[A]));
+    DONE(cenote_capture_end(scene.pool, NULL, scene.stream[A]));
     EXPECT_EQ(scene_stats(scene.pool).captures, 0);
     DONE(cenote_alloc(scene.pool, 3000, scene.stream[A], &block));
     DONE(cenote_free(block));

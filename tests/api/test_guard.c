@@ -136,15 +136,15 @@ CASE(programs_that_are_right)
         DONE(cenote_pool_check(scene.pool));
     }
     for (size_t alignment = 1; alignment <= 2 * MIB; alignment *= 2) {
-        DONE(cenote_alloc_aligned(scene.pool, 5000, alignment, scene.stream[A], &block));
+        DONE(alloc_aligned(scene.pool, 5000, alignment, scene.stream[A], &block));
         EXPECT_EQ((uintptr_t)block % alignment, 0);
         DONE(cenote_free(block));
     }
     DONE(cenote_group_create(scene.pool, "graphs", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_capture_begin(group, scene.stream[A]));
+    DONE(cenote_capture_begin(scene.pool, group, scene.stream[A]));
     REQUIRE(held_take(&held[0], scene.pool, 3 * MIB, scene.stream[A]));
     held_give(&held[0]);
-    DONE(cenote_capture_end(group, scene.stream[A]));
+    DONE(cenote_capture_end(scene.pool, group, scene.stream[A]));
     DONE(cenote_group_destroy(group));
     DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(scene_stats(scene.pool).reserved.current, 0);

@@ -1,18 +1,18 @@
 /*
- * test_left.c: cenote_pool_budget: what a pool holds, what others hold, what is free now and after a wait.
+ * test_left.c: cenote_pool_available: what a pool holds, what others hold, what is free now and after a wait.
  */
 #include "tests/api/scene.h"
 
-static cenote_budget budget_of(cenote_pool *pool)
+static cenote_available left_in(cenote_pool *pool)
 {
-    cenote_budget budget;
-    DONE(cenote_pool_budget(pool, &budget));
-    return budget;
+    cenote_available left;
+    DONE(cenote_pool_available(pool, &left));
+    return left;
 }
 
 #define EXPECT_BUDGET(pool, mib_held, mib_others, mib_now, mib_later)         \
     do {                                                                      \
-        cenote_budget found = budget_of(pool);                                \
+        cenote_available found = left_in(pool);                                \
         EXPECT_EQ(found.held, (mib_held) * MIB);                              \
         EXPECT_EQ(found.others, (mib_others) * MIB);                          \
         EXPECT_EQ(found.free_now, (mib_now) * MIB);                           \
@@ -64,7 +64,7 @@ CASE(the_limit_bounds_what_may_come)
     DONE(cenote_pool_set_limit(scene.pool, 20 * MIB));
     DONE(cenote_alloc(scene.pool, 8 * MIB, scene.stream[A], &block));
     EXPECT_BUDGET(scene.pool, 8, 0, 12, 12);
-    EXPECT_EQ(budget_of(scene.pool).limit, 20 * MIB);
+    EXPECT_EQ(left_in(scene.pool).limit, 20 * MIB);
     DONE(cenote_free(block));
     DONE(cuCtxSynchronize());
     EXPECT_BUDGET(scene.pool, 8, 0, 20, 20);
@@ -81,7 +81,7 @@ CASE(what_cannot_move_is_not_free)
     void *block, *beside;
     scene_open_with(&scene, &shape, &options);
     DONE(cenote_group_create(scene.pool, "graphs", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_group_alloc(group, 8 * MIB, 512, scene.stream[A], &block));
+    DONE(group_alloc(group, 8 * MIB, 512, scene.stream[A], &block));
     DONE(cenote_free(block));
     DONE(cuCtxSynchronize());
     EXPECT_BUDGET(scene.pool, 8, 0, 56, 56);
@@ -107,11 +107,11 @@ CASE(asked_during_a_capture)
     void *block;
     scene_open(&scene, 64 * MIB);
     DONE(cenote_alloc(scene.pool, 8 * MIB, scene.stream[B], &block));
-    DONE(cenote_pool_capture_begin(scene.pool, scene.stream[A]));
+    DONE(cenote_capture_begin(scene.pool, NULL, scene.stream[A]));
     DONE(cuStreamBeginCapture(scene.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
     EXPECT_BUDGET(scene.pool, 8, 0, 56, 56);
     DONE(cuStreamEndCapture(scene.stream[A], &graph));
-    DONE(cenote_pool_capture_end(scene.pool, scene.stream[A]));
+    DONE(cenote_capture_end(scene.pool, NULL, scene.stream[A]));
     DONE(cuGraphDestroy(graph));
     DONE(cenote_free(block));
     scene_close(&scene);

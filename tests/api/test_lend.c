@@ -239,11 +239,11 @@ CASE(nothing_goes_during_a_capture)
     open_lenders(&p);
     REQUIRE(held_take(&mine, p.scene.pool, 3 * UNIT, p.scene.stream[A]));
     DONE(cenote_pool_lend(p.scene.pool, NULL, &loan));
-    DONE(cenote_pool_capture_begin(p.scene.pool, p.scene.stream[B]));
+    DONE(cenote_capture_begin(p.scene.pool, NULL, p.scene.stream[B]));
     DONE(cuStreamBeginCapture(p.scene.stream[B], CU_STREAM_CAPTURE_MODE_GLOBAL));
     EXPECT_EQ(ask_other(&p.other, (struct order){.op = OWN, .bytes = 2 * UNIT, .pattern = 7}, &o), CENOTE_OUT_OF_MEMORY);
     DONE(cuStreamEndCapture(p.scene.stream[B], &graph));
-    DONE(cenote_pool_capture_end(p.scene.pool, p.scene.stream[B]));
+    DONE(cenote_capture_end(p.scene.pool, NULL, p.scene.stream[B]));
     EXPECT_EQ(scene_stats(p.scene.pool).asleep, 0);
     EXPECT_EQ(ask_other(&p.other, (struct order){.op = OWN, .bytes = 2 * UNIT, .pattern = 7}, &o), 0);
     EXPECT(scene_stats(p.scene.pool).asleep >= 3 * UNIT);
@@ -364,7 +364,7 @@ CASE(what_has_ended_is_lent_no_more)
     DONE(cenote_group_destroy(group));
     DONE(cenote_group_create(scene.pool, "kept", 0, NULL, &other));
     EXPECT(other == group);
-    DONE(cenote_group_alloc(other, UNIT, 512, scene.stream[A], &grouped));
+    DONE(group_alloc(other, UNIT, 512, scene.stream[A], &grouped));
     DONE(cuCtxSynchronize());
     send_want(&asker, 2, GIB);
     answer_to(&asker);

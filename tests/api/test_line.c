@@ -86,11 +86,11 @@ CASE(while_a_capture_is_open_no_page_moves_for_it)
     struct held ten;
     open_holes(&scene, &holes, 0, false);
     uint64_t moved = scene_stats(scene.pool).pages_harvested;
-    DONE(cenote_pool_capture_begin(scene.pool, (cenote_stream)scene.stream[B]));
+    DONE(cenote_capture_begin(scene.pool, NULL, (cenote_stream)scene.stream[B]));
     REQUIRE(held_take(&ten, scene.pool, TEN, scene.stream[A]));
     EXPECT(ten.at == holes.far);
     EXPECT_EQ(scene_stats(scene.pool).pages_harvested, moved);
-    DONE(cenote_pool_capture_end(scene.pool, (cenote_stream)scene.stream[B]));
+    DONE(cenote_capture_end(scene.pool, NULL, (cenote_stream)scene.stream[B]));
     held_give(&ten);
     close_holes(&scene, &holes);
 }
@@ -112,7 +112,7 @@ CASE(if_no_page_can_be_had_a_complete_place_serves_wherever_it_is)
 static struct held group_take(struct scene *scene, cenote_group *group, uint64_t bytes)
 {
     void *block = NULL;
-    DONE(cenote_group_alloc(group, bytes, 512, (cenote_stream)scene->stream[A], &block));
+    DONE(group_alloc(group, bytes, 512, (cenote_stream)scene->stream[A], &block));
     return held_of(block, bytes, scene->stream[A]);
 }
 

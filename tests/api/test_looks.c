@@ -51,7 +51,7 @@ static void *hammer(void *arg)
         size_t bytes = i % 3 ? 1 + (h->random >> 40) % 500 : SIZE(STANDING) + (h->random >> 40) % (3 * MIB);
         h->failures += cenote_free(*b) != 0;
         h->failures += (i % 4 ? cenote_alloc(h->crowd->scene.pool, bytes, h->stream, b) :
-                                cenote_group_alloc(h->crowd->group, bytes, 512, h->stream, b)) != 0;
+                                group_alloc(h->crowd->group, bytes, 512, h->stream, b)) != 0;
         h->failures += i % 500 == 0 && cenote_pool_trim(h->crowd->scene.pool, 0, 0);
         h->calls += 2;
     }
@@ -70,7 +70,7 @@ static void open_crowd(void)
     DONE(cenote_group_create(crowd.scene.pool, "group", 0, NULL, &crowd.group));
     for (int i = 0; i < STANDING; i++) {
         DONE(i % 2 ? cenote_alloc(crowd.scene.pool, SIZE(i), crowd.scene.stream[i % 3], &crowd.standing[i]) :
-                     cenote_group_alloc(crowd.group, SIZE(i), 512, crowd.scene.stream[i % 3], &crowd.standing[i]));
+                     group_alloc(crowd.group, SIZE(i), 512, crowd.scene.stream[i % 3], &crowd.standing[i]));
         crowd.is_gone[i] = false;
     }
 }
@@ -332,7 +332,7 @@ static void destroy_while_freed(unsigned flags)
     DONE(cenote_group_create(s->pool, "group", flags, NULL, &destroyer.group));
     for (int i = 0; i < ARENAS; i++) {
         DONE(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
-        DONE(cenote_group_alloc(destroyer.group, 4 * KIB, 512, streams[i], &block_of_arena[i]));
+        DONE(group_alloc(destroyer.group, 4 * KIB, 512, streams[i], &block_of_arena[i]));
         if (i % 2) {
             DONE(cenote_free(block_of_arena[i]));
             block_of_arena[i] = NULL;
@@ -402,7 +402,7 @@ CASE(a_group_ends_while_it_is_drawn)
         cenote_group *group;
         size_t count = 0;
         DONE(cenote_group_create(crowd.scene.pool, "ends", 0, NULL, &group));
-        DONE(cenote_group_alloc(group, 3 * MIB, 512, crowd.scene.stream[A], &last.block));
+        DONE(group_alloc(group, 3 * MIB, 512, crowd.scene.stream[A], &last.block));
         DONE(cenote_group_destroy(group));
         DONE(pthread_create(&last.thread, NULL, free_last, &last));
         int error = cenote_pool_pieces(crowd.scene.pool, group, pieces, ROOM, &count);

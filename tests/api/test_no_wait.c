@@ -117,12 +117,12 @@ struct mapper {
     atomic_bool  maps, goes_on;
 };
 
-static void stay_there(cenote_pool *pool, int change, void *address, size_t bytes, void *arg)
+static void stay_there(cenote_pool *pool, const cenote_notice *notice, void *arg)
 {
     struct mapper *m = arg;
     struct wait wait = {0};
-    (void)pool, (void)address, (void)bytes;
-    if (change == CENOTE_MAPPED)
+    (void)pool;
+    if (notice->change == CENOTE_MAPPED)
         atomic_store(&m->maps, true);
     while (!atomic_load(&m->goes_on) && wait_on(&wait)) {}
 }
@@ -148,7 +148,7 @@ CASE(the_turn_is_not_waited_for)
     DONE(cenote_alloc(m.scene.pool, 4 * MIB, m.scene.stream[A], &block));
     DONE(sim_launch_wait(m.scene.stream[A], MSEC)); /* so that no other stream takes what was freed */
     DONE(cenote_free(block));
-    DONE(cenote_pool_watch(m.scene.pool, stay_there, &m));
+    DONE(cenote_pool_watch(m.scene.pool, CENOTE_MAPPED | CENOTE_UNMAPPING | CENOTE_FREED, stay_there, &m));
     EXPECT_EQ(pthread_create(&thread, NULL, map_pages, &m), 0);
     while (!atomic_load(&m.maps) && wait_on(&wait)) {}
     DONE(ask_now(m.scene.pool, NULL, 4 * MIB, m.scene.stream[A], &block)); /* pages in place */
@@ -156,7 +156,7 @@ CASE(the_turn_is_not_waited_for)
     atomic_store(&m.goes_on, true);
     EXPECT_EQ(pthread_join(thread, NULL), 0);
     DONE(ask_now(m.scene.pool, NULL, 8 * MIB, m.scene.stream[A], &other));
-    DONE(cenote_pool_watch(m.scene.pool, NULL, NULL));
+    DONE(cenote_pool_watch(m.scene.pool, 0, stay_there, &m));
     DONE(cenote_free(block));
     DONE(cenote_free(other));
     scene_close(&m.scene);

@@ -316,7 +316,7 @@ static void expect_host_waits(cenote_group *group)
     void *block = NULL;
     leave_in_flight(scene.stream[B], PIECE);
     uint64_t begin = sim_now();
-    REQUIRE_EQ(group ? cenote_group_alloc(group, PIECE, 512, scene.stream[A], &block) : cenote_alloc(scene.pool, PIECE, scene.stream[A], &block), 0);
+    REQUIRE_EQ(group ? group_alloc(group, PIECE, 512, scene.stream[A], &block) : cenote_alloc(scene.pool, PIECE, scene.stream[A], &block), 0);
     EXPECT(sim_now() >= begin + LONG);
     EXPECT_EQ(orders(), 0);
     EXPECT_EQ(scene_stats(scene.pool).waits, 1);
@@ -371,7 +371,7 @@ static uint64_t grown_for(size_t bytes, cenote_group *group, struct held *wanted
 {
     uint64_t before = scene_stats(scene.pool).reserved.current;
     void *block;
-    REQUIRE_EQ(group ? cenote_group_alloc(group, bytes, 512, scene.stream[A], &block) : cenote_alloc(scene.pool, bytes, scene.stream[A], &block), 0);
+    REQUIRE_EQ(group ? group_alloc(group, bytes, 512, scene.stream[A], &block) : cenote_alloc(scene.pool, bytes, scene.stream[A], &block), 0);
     *wanted = held_of(block, bytes, scene.stream[A]);
     EXPECT_EQ(scene_stats(scene.pool).waits, 0);
     EXPECT_EQ(sim_now(), 0);
@@ -518,12 +518,12 @@ CASE(an_open_capture)
     open_scene();
     leave_in_flight(scene.stream[B], PIECE);
     DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_capture_begin(group, scene.stream[C]));
+    DONE(cenote_capture_begin(scene.pool, group, scene.stream[C]));
     DONE(cuStreamBeginCapture(scene.stream[C], CU_STREAM_CAPTURE_MODE_GLOBAL));
     EXPECT_EQ(cenote_alloc(scene.pool, PIECE, scene.stream[A], &none), CENOTE_OUT_OF_MEMORY);
     expect_orders(0, 0);
     DONE(cuStreamEndCapture(scene.stream[C], &graph));
-    DONE(cenote_capture_end(group, scene.stream[C]));
+    DONE(cenote_capture_end(scene.pool, group, scene.stream[C]));
     DONE(cuGraphDestroy(graph));
     DONE(cenote_group_destroy(group));
     REQUIRE(held_take(&wanted, scene.pool, PIECE, scene.stream[A]));

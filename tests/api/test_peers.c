@@ -126,7 +126,7 @@ CASE(whatever_is_mapped_later_is_open)
     held_give(&wide);
     DONE(cuCtxSynchronize());
     DONE(cenote_group_create(p.scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_group_alloc(group, 4 * MIB, 512, p.scene.stream[A], &block));
+    DONE(group_alloc(group, 4 * MIB, 512, p.scene.stream[A], &block));
     held = held_of(block, 4 * MIB, p.scene.stream[A]);
     visit(&p, &held);
     held_give(&held);
@@ -146,7 +146,7 @@ CASE(plain_groups_of_a_pool_of_pages_are_open)
         if (after)
             DONE(cenote_pool_grant(p.scene.pool, 1));
         DONE(cenote_group_create(p.scene.pool, "plain", CENOTE_GROUP_PLAIN, NULL, &group));
-        DONE(cenote_group_alloc(group, 4 * MIB, 512, p.scene.stream[A], &block));
+        DONE(group_alloc(group, 4 * MIB, 512, p.scene.stream[A], &block));
         held = held_of(block, 4 * MIB, p.scene.stream[A]);
         if (!after)
             DONE(cenote_pool_grant(p.scene.pool, 1));
@@ -168,7 +168,7 @@ CASE(private_groups_of_an_async_pool_are_open)
     void *block;
     open_peers(&p, CENOTE_ASYNC, 2);
     DONE(cenote_group_create(p.scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_group_alloc(group, 4 * MIB, 512, p.scene.stream[A], &block));
+    DONE(group_alloc(group, 4 * MIB, 512, p.scene.stream[A], &block));
     struct held held = held_of(block, 4 * MIB, p.scene.stream[A]);
     DONE(cenote_pool_grant(p.scene.pool, 1));
     visit(&p, &held);
@@ -185,7 +185,7 @@ CASE(memory_of_the_program_stays_as_it_is)
     void *block;
     open_peers(&p, CENOTE_VMM, 2);
     DONE(cenote_group_create(p.scene.pool, "own", 0, &own, &group));
-    DONE(cenote_group_alloc(group, 4 * MIB, 512, p.scene.stream[A], &block));
+    DONE(group_alloc(group, 4 * MIB, 512, p.scene.stream[A], &block));
     DONE(cenote_pool_grant(p.scene.pool, 1));
     DONE(cenote_free(block));
     DONE(cenote_group_destroy(group));
@@ -301,11 +301,11 @@ static void expect_refusals(struct peers *p, cenote_group *group, void *free_pla
     for (size_t bytes = 700; bytes <= 7 * MIB; bytes *= 100) {
         EXPECT_EQ(cenote_alloc(p->scene.pool, bytes, p->stream, &block), CENOTE_INVALID);
         EXPECT(strstr(cenote_message(), "of device 1") != NULL);
-        EXPECT_EQ(cenote_group_alloc(group, bytes, 512, p->stream, &block), CENOTE_INVALID);
+        EXPECT_EQ(group_alloc(group, bytes, 512, p->stream, &block), CENOTE_INVALID);
     }
-    EXPECT_EQ(cenote_alloc_at(p->scene.pool, NULL, free_place, 3 * MIB, p->stream), CENOTE_INVALID);
+    EXPECT_EQ(alloc_at(p->scene.pool, NULL, free_place, 3 * MIB, p->stream), CENOTE_INVALID);
     EXPECT(strstr(cenote_message(), "of device 1") != NULL);
-    EXPECT_EQ(cenote_capture_begin(group, p->stream), CENOTE_INVALID);
+    EXPECT_EQ(cenote_capture_begin(NULL, group, p->stream), CENOTE_INVALID);
     EXPECT(strstr(cenote_message(), "of device 1") != NULL);
 }
 
@@ -336,11 +336,11 @@ CASE(a_stream_of_another_device_gets_no_arena)
     expect_refusals(&p, group, (void *)(uintptr_t)(4 * MIB));
     expect_refusals(&p, group, leave_an_arena(&p));
 
-    DONE(cenote_capture_begin(group, p.scene.stream[A]));
+    DONE(cenote_capture_begin(p.scene.pool, group, p.scene.stream[A]));
     expect_refusals(&p, group, leave_an_arena(&p));
     DONE(cenote_alloc(p.scene.pool, 3 * MIB, p.scene.stream[A], &block)); /* its own streams may come as ever */
     DONE(cenote_free(block));
-    DONE(cenote_capture_end(group, p.scene.stream[A]));
+    DONE(cenote_capture_end(p.scene.pool, group, p.scene.stream[A]));
     expect_refusals(&p, group, leave_an_arena(&p)); /* nothing was remembered */
 
     DONE(cenote_stream_set_immortal(p.scene.pool, p.stream));
@@ -470,9 +470,9 @@ static CUgraph capture_over_both(struct peers *p, cenote_group *near, cenote_gro
     CUstream first = p->scene.stream[A];
     DONE(cenote_alloc(pool, 5 * MIB, p->stream, &block));
     DONE(cenote_free(block));
-    DONE(cenote_capture_begin(near, first));
+    DONE(cenote_capture_begin(NULL, near, first));
     if (far)
-        DONE(cenote_capture_begin(far, p->stream));
+        DONE(cenote_capture_begin(NULL, far, p->stream));
     DONE(cuStreamBeginCapture(first, CU_STREAM_CAPTURE_MODE_RELAXED));
     order(first, p->stream);
     if (far) {
@@ -485,9 +485,9 @@ static CUgraph capture_over_both(struct peers *p, cenote_group *near, cenote_gro
     DONE(cuCtxPopCurrent(NULL));
     cuStreamWaitEvent(first, p->back, 0);
     cuStreamEndCapture(first, &graph);
-    DONE(cenote_capture_end(near, first));
+    DONE(cenote_capture_end(NULL, near, first));
     if (far)
-        DONE(cenote_capture_end(far, p->stream));
+        DONE(cenote_capture_end(NULL, far, p->stream));
     return graph;
 }
 

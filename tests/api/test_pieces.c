@@ -126,7 +126,7 @@ CASE(pages_that_moved_count_once)
     held_give(&b);
     DONE(cuCtxSynchronize());
     DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_group_alloc(group, 60 * MIB, 512, scene.stream[C], &block));
+    DONE(group_alloc(group, 60 * MIB, 512, scene.stream[C], &block));
     c = held_of(block, 60 * MIB, scene.stream[C]);
     expect_true_picture(scene.pool);
     held_give(&c);
@@ -154,20 +154,20 @@ CASE(what_lay_in_a_group_is_put_back)
     const size_t sizes[6] = {512, 3 * MIB, 700, 5 * MIB + 1, 1000, 2 * MIB};
     for (int i = 0; i < 6; i++) {
         void *block;
-        DONE(cenote_group_alloc(group, sizes[i], 512, scene.stream[A], &block));
+        DONE(group_alloc(group, sizes[i], 512, scene.stream[A], &block));
         held[i] = held_of(block, sizes[i], scene.stream[A]);
     }
     for (int i = 0; i < 6; i++)
         held_give(&held[i]);
     void *other;
-    DONE(cenote_group_alloc(group, 9 * MIB, 512, scene.stream[A], &other)); /* lies across where they were */
-    EXPECT_EQ(cenote_alloc_at(scene.pool, group, held[1].at, sizes[1], scene.stream[A]), CENOTE_INVALID);
+    DONE(group_alloc(group, 9 * MIB, 512, scene.stream[A], &other)); /* lies across where they were */
+    EXPECT_EQ(alloc_at(scene.pool, group, held[1].at, sizes[1], scene.stream[A]), CENOTE_INVALID);
     DONE(cenote_free(other));
     for (int i = 5; i >= 0; i--) {
-        DONE(cenote_alloc_at(scene.pool, group, held[i].at, sizes[i], scene.stream[A]));
+        DONE(alloc_at(scene.pool, group, held[i].at, sizes[i], scene.stream[A]));
         held[i] = held_of(held[i].at, sizes[i], scene.stream[A]);
     }
-    EXPECT_EQ(cenote_alloc_at(scene.pool, group, held[2].at, sizes[2], scene.stream[A]), CENOTE_INVALID);
+    EXPECT_EQ(alloc_at(scene.pool, group, held[2].at, sizes[2], scene.stream[A]), CENOTE_INVALID);
     expect_true_picture(scene.pool);
     for (int i = 0; i < 6; i++)
         held_give(&held[i]);
@@ -185,15 +185,15 @@ CASE(an_address_that_is_none)
     REQUIRE(held_take(&b, scene.pool, 6 * MIB, scene.stream[A]));
     DONE(cenote_group_create(scene.pool, "x", 0, NULL, &group));
     held_give(&a);
-    EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, NULL, MIB, scene.stream[A]), CENOTE_INVALID);
-    EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, a.at + 1, MIB, scene.stream[A]), CENOTE_INVALID);
-    EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, a.at, 0, scene.stream[A]), CENOTE_INVALID);
-    EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, a.at, 7 * MIB, scene.stream[A]), CENOTE_INVALID); /* into the next */
-    EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, a.at, MIB, scene.stream[B]), CENOTE_INVALID);
-    EXPECT_EQ(cenote_alloc_at(scene.pool, group, a.at, MIB, scene.stream[A]), CENOTE_INVALID);
-    EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, &scene, MIB, scene.stream[A]), CENOTE_INVALID);
-    EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, a.at + 60 * MIB, MIB, scene.stream[A]), CENOTE_INVALID);
-    DONE(cenote_alloc_at(scene.pool, NULL, a.at + 2 * MIB, 700, scene.stream[A])); /* small ones, too: no slab is in the way */
+    EXPECT_EQ(alloc_at(scene.pool, NULL, (void *)1, MIB, scene.stream[A]), CENOTE_INVALID);
+    EXPECT_EQ(alloc_at(scene.pool, NULL, a.at + 1, MIB, scene.stream[A]), CENOTE_INVALID);
+    EXPECT_EQ(alloc_at(scene.pool, NULL, a.at, 0, scene.stream[A]), CENOTE_INVALID);
+    EXPECT_EQ(alloc_at(scene.pool, NULL, a.at, 7 * MIB, scene.stream[A]), CENOTE_INVALID); /* into the next */
+    EXPECT_EQ(alloc_at(scene.pool, NULL, a.at, MIB, scene.stream[B]), CENOTE_INVALID);
+    EXPECT_EQ(alloc_at(scene.pool, group, a.at, MIB, scene.stream[A]), CENOTE_INVALID);
+    EXPECT_EQ(alloc_at(scene.pool, NULL, &scene, MIB, scene.stream[A]), CENOTE_INVALID);
+    EXPECT_EQ(alloc_at(scene.pool, NULL, a.at + 60 * MIB, MIB, scene.stream[A]), CENOTE_INVALID);
+    DONE(alloc_at(scene.pool, NULL, a.at + 2 * MIB, 700, scene.stream[A])); /* small ones, too: no slab is in the way */
     DONE(cenote_free(a.at + 2 * MIB));
     DONE(cenote_group_destroy(group));
     held_give(&b);
@@ -217,9 +217,9 @@ CASE(an_address_that_is_free_in_another_pool)
     for (int i = 0; i < BLOCKS; i += 2)
         DONE(cenote_free(block[i]));
     for (int i = 0; i < BLOCKS; i += 2)
-        EXPECT_EQ(cenote_alloc_at(other, NULL, block[i], BYTES, (cenote_stream)scene.stream[A]), CENOTE_INVALID);
+        EXPECT_EQ(alloc_at(other, NULL, block[i], BYTES, (cenote_stream)scene.stream[A]), CENOTE_INVALID);
     for (int i = 0; i < BLOCKS; i += 2)
-        DONE(cenote_alloc_at(scene.pool, NULL, block[i], BYTES, (cenote_stream)scene.stream[A]));
+        DONE(alloc_at(scene.pool, NULL, block[i], BYTES, (cenote_stream)scene.stream[A]));
     for (int i = 0; i < BLOCKS; i++)
         DONE(cenote_free(block[i]));
     DONE(cenote_free(mine));
@@ -238,10 +238,10 @@ CASE(an_address_whose_pages_went_away)
     held_give(&a);
     DONE(cuCtxSynchronize());
     REQUIRE(held_take(&b, scene.pool, 60 * MIB, scene.stream[B]));
-    EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, a.at, 40 * MIB, scene.stream[A]), CENOTE_OUT_OF_MEMORY);
+    EXPECT_EQ(alloc_at(scene.pool, NULL, a.at, 40 * MIB, scene.stream[A]), CENOTE_OUT_OF_MEMORY);
     held_linger(&b, scene.stream[B]);
     held_give(&b);
-    DONE(cenote_alloc_at(scene.pool, NULL, a.at, 40 * MIB, scene.stream[A]));
+    DONE(alloc_at(scene.pool, NULL, a.at, 40 * MIB, scene.stream[A]));
     a = held_of(a.at, 40 * MIB, scene.stream[A]);
     held_give(&a);
     scene_close(&scene);
@@ -255,14 +255,14 @@ CASE(put_back_where_a_mapping_stays)
     void *first, *beside, *other;
     scene_open(&scene, 64 * MIB);
     DONE(cenote_group_create(scene.pool, "g", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_group_alloc(group, 4 * MIB, 512, scene.stream[A], &first));
-    DONE(cenote_group_alloc(group, 4 * MIB, 512, scene.stream[A], &beside));
+    DONE(group_alloc(group, 4 * MIB, 512, scene.stream[A], &first));
+    DONE(group_alloc(group, 4 * MIB, 512, scene.stream[A], &beside));
     DONE(cenote_free(first));
     DONE(cuCtxSynchronize());
-    DONE(cenote_group_alloc(group, 20 * MIB, 512, scene.stream[A], &other));
-    EXPECT_EQ(cenote_alloc_at(scene.pool, group, first, 4 * MIB, scene.stream[A]), CENOTE_INVALID);
+    DONE(group_alloc(group, 20 * MIB, 512, scene.stream[A], &other));
+    EXPECT_EQ(alloc_at(scene.pool, group, first, 4 * MIB, scene.stream[A]), CENOTE_INVALID);
     DONE(cenote_free(other));
-    DONE(cenote_alloc_at(scene.pool, group, first, 4 * MIB, scene.stream[A]));
+    DONE(alloc_at(scene.pool, group, first, 4 * MIB, scene.stream[A]));
     DONE(cenote_free(first));
     DONE(cenote_free(beside));
     DONE(cenote_group_destroy(group));
@@ -284,22 +284,22 @@ CASE(small_blocks_are_put_back)
         cenote_group *from = round ? group : NULL;
         for (int i = 0; i < MANY; i++) {
             size_t bytes = sizes[i % 8];
-            DONE(from ? cenote_group_alloc(from, bytes, 512, scene.stream[A], &block) : cenote_alloc(scene.pool, bytes, scene.stream[A], &block));
+            DONE(from ? group_alloc(from, bytes, 512, scene.stream[A], &block) : cenote_alloc(scene.pool, bytes, scene.stream[A], &block));
             held[i] = held_of(block, bytes, scene.stream[A]);
         }
         for (int i = 0; i < MANY; i += 1 + i % 3)
             held_give(&held[i]);
         for (int i = 0; i < MANY; i++)
-            EXPECT_EQ(cenote_alloc_at(scene.pool, from, held[i].at, held[i].bytes + 512, scene.stream[A]), CENOTE_INVALID); /* never so large */
+            EXPECT_EQ(alloc_at(scene.pool, from, held[i].at, held[i].bytes + 512, scene.stream[A]), CENOTE_INVALID); /* never so large */
         for (int i = 0; i < MANY; i++) /* free or not: of another stream */
-            EXPECT_EQ(cenote_alloc_at(scene.pool, from, held[i].at, held[i].bytes, scene.stream[B]), CENOTE_INVALID);
+            EXPECT_EQ(alloc_at(scene.pool, from, held[i].at, held[i].bytes, scene.stream[B]), CENOTE_INVALID);
         for (int i = 0; i < MANY; i += 1 + i % 3) {
-            DONE(cenote_alloc_at(scene.pool, from, held[i].at, held[i].bytes, scene.stream[A]));
+            DONE(alloc_at(scene.pool, from, held[i].at, held[i].bytes, scene.stream[A]));
             held[i] = held_of(held[i].at, held[i].bytes, scene.stream[A]);
         }
         for (int i = 0; i < MANY; i++) {
-            EXPECT_EQ(cenote_alloc_at(scene.pool, from, held[i].at, held[i].bytes, scene.stream[A]), CENOTE_INVALID);
-            EXPECT_EQ(cenote_alloc_at(scene.pool, from, held[i].at, held[i].bytes, scene.stream[B]), CENOTE_INVALID);
+            EXPECT_EQ(alloc_at(scene.pool, from, held[i].at, held[i].bytes, scene.stream[A]), CENOTE_INVALID);
+            EXPECT_EQ(alloc_at(scene.pool, from, held[i].at, held[i].bytes, scene.stream[B]), CENOTE_INVALID);
             EXPECT(strstr(cenote_message(), "not free memory of this stream and group") != NULL);
         }
         expect_true_picture(scene.pool);
@@ -320,13 +320,13 @@ CASE(small_blocks_are_put_back_without_their_slab)
     REQUIRE(held_take(&small, scene.pool, 3000, scene.stream[A]));
     void *at = small.at;
     held_give(&small);
-    EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, (char *)at + 512, 3000, scene.stream[A]), CENOTE_OK); /* no item begins there: the slab goes */
+    EXPECT_EQ(alloc_at(scene.pool, NULL, (char *)at + 512, 3000, scene.stream[A]), CENOTE_OK); /* no item begins there: the slab goes */
     DONE(cenote_free((char *)at + 512));
-    DONE(cenote_alloc_at(scene.pool, NULL, at, 64 * KIB, scene.stream[A]));
+    DONE(alloc_at(scene.pool, NULL, at, 64 * KIB, scene.stream[A]));
     large = held_of(at, 64 * KIB, scene.stream[A]);
     held_give(&large);
     DONE(cenote_pool_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT));
-    DONE(cenote_alloc_at(scene.pool, NULL, at, 3000, scene.stream[A]));
+    DONE(alloc_at(scene.pool, NULL, at, 3000, scene.stream[A]));
     DONE(cenote_find(at, &found));
     EXPECT_EQ(found.requested, 3000);
     DONE(cenote_free_sized(at, 3000));
@@ -337,10 +337,10 @@ CASE(small_blocks_are_put_back_without_their_slab)
     held_linger(&small, scene.stream[B]);
     DONE(cenote_use(small.at, scene.stream[B]));
     DONE(cenote_free(small.at));
-    EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, small.at, 3000, scene.stream[A]), CENOTE_INVALID);
+    EXPECT_EQ(alloc_at(scene.pool, NULL, small.at, 3000, scene.stream[A]), CENOTE_INVALID);
     DONE(cuStreamSynchronize(scene.stream[B]));
     sim_advance(10 * MSEC);
-    DONE(cenote_alloc_at(scene.pool, NULL, small.at, 3000, scene.stream[A])); /* a search finds it free */
+    DONE(alloc_at(scene.pool, NULL, small.at, 3000, scene.stream[A])); /* a search finds it free */
     DONE(cenote_free(small.at));
     scene_close(&scene);
 }
@@ -354,7 +354,7 @@ CASE(a_group_that_lends)
     void *block;
     scene_open(&scene, CARD);
     DONE(cenote_group_create(scene.pool, "lender", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_group_alloc(group, 20 * MIB, 512, scene.stream[A], &block));
+    DONE(group_alloc(group, 20 * MIB, 512, scene.stream[A], &block));
     DONE(cenote_free(block));
     REQUIRE(held_take(&fill, scene.pool, 44 * MIB, scene.stream[A]));
     EXPECT(!held_take(&borrowed, scene.pool, 10 * MIB, scene.stream[A])); /* not asked to */
@@ -370,7 +370,7 @@ CASE(a_group_that_lends)
     EXPECT(!held_take(&(struct held){0}, scene.pool, 12 * MIB, scene.stream[A])); /* the rest is too little */
     expect_true_picture(scene.pool);
     held_give(&borrowed);
-    DONE(cenote_group_alloc(group, 10 * MIB, 512, scene.stream[A], &block));
+    DONE(group_alloc(group, 10 * MIB, 512, scene.stream[A], &block));
     EXPECT_EQ(block, borrowed.at);
     EXPECT(!piece_at(scene.pool, group, block)->lent); /* its own again */
     DONE(cenote_free(block));
@@ -387,7 +387,7 @@ CASE(blocks_that_are_whole_share_no_page)
     scene_open(&scene, CARD);
     DONE(cenote_group_create(scene.pool, "whole", CENOTE_GROUP_WHOLE, NULL, &group));
     for (int i = 0; i < 4; i++) {
-        DONE(cenote_group_alloc(group, i % 2 ? 100 : 3 * MIB, 512, scene.stream[A], &block[i]));
+        DONE(group_alloc(group, i % 2 ? 100 : 3 * MIB, 512, scene.stream[A], &block[i]));
         EXPECT_EQ((uintptr_t)block[i] % (2 * MIB), 0);
     }
     EXPECT_EQ(scene_stats(scene.pool).reserved.current, 2 * (4 + 2) * MIB);
@@ -429,11 +429,11 @@ CASE(blocks_that_are_whole_have_a_segment_each)
         scene_open(&scene, 256 * MIB);
         DONE(cenote_group_create(scene.pool, "nccl", flags, &source, &group));
         for (int i = 0; i < 3; i++)
-            DONE(cenote_group_alloc(group, 3 * MIB, 512, scene.stream[A], &block[i]));
+            DONE(group_alloc(group, 3 * MIB, 512, scene.stream[A], &block[i]));
         EXPECT_EQ(taken, flags ? 3 : 1);
         expect_true_picture(scene.pool);
         DONE(cenote_free(block[1]));
-        DONE(cenote_group_alloc(group, 2 * MIB, 512, scene.stream[A], &block[1])); /* smaller: the segment serves again, uncut */
+        DONE(group_alloc(group, 2 * MIB, 512, scene.stream[A], &block[1])); /* smaller: the segment serves again, uncut */
         EXPECT_EQ(taken, flags ? 3 : 1);
         expect_true_picture(scene.pool);
         for (int i = 0; i < 3; i++)
@@ -452,12 +452,12 @@ static struct segment {
     size_t bytes;
 } segments[SEGMENTS];
 
-static void note_segment(cenote_pool *pool, int change, void *address, size_t bytes, void *arg)
+static void note_segment(cenote_pool *pool, const cenote_notice *notice, void *arg)
 {
     (void)pool, (void)arg;
     for (int i = 0; i < SEGMENTS; i++)
-        if (change == CENOTE_MAPPED ? !segments[i].at : change == CENOTE_UNMAPPING && segments[i].at == address) {
-            segments[i] = (struct segment){change == CENOTE_MAPPED ? address : NULL, bytes};
+        if (notice->change == CENOTE_MAPPED ? !segments[i].at : notice->change == CENOTE_UNMAPPING && segments[i].at == notice->address) {
+            segments[i] = (struct segment){notice->change == CENOTE_MAPPED ? notice->address : NULL, notice->bytes};
             return;
         }
 }
@@ -485,7 +485,7 @@ static void give_crooked(void *memory, size_t bytes, cenote_stream stream, void 
 static void *group_block(cenote_group *group, size_t bytes, size_t alignment, CUstream stream)
 {
     void *block = NULL;
-    DONE(cenote_group_alloc(group, bytes, alignment, stream, &block));
+    DONE(group_alloc(group, bytes, alignment, stream, &block));
     EXPECT_EQ((uintptr_t)block % alignment, 0);
     EXPECT(segment_of(block) < SEGMENTS);
     return block;
@@ -509,7 +509,7 @@ static void scene_of_segments(unsigned provider, const cenote_source *source)
     taken = given = 0;
     memset(segments, 0, sizeof segments);
     scene_open_with(&scene, &shape, &options);
-    DONE(cenote_pool_watch(scene.pool, note_segment, NULL));
+    DONE(cenote_pool_watch(scene.pool, CENOTE_MAPPED | CENOTE_UNMAPPING | CENOTE_FREED, note_segment, NULL));
     DONE(cenote_group_create(scene.pool, "later", 0, source, &group));
     blocks[1] = group_block(group, 300 * KIB, 512, scene.stream[A]);
     blocks[2] = group_block(group, 700, 512, scene.stream[A]); /* in a slab */
@@ -519,14 +519,14 @@ static void scene_of_segments(unsigned provider, const cenote_source *source)
     DONE(cenote_group_set_flags(group, CENOTE_GROUP_WHOLE));
     bool is_crooked = source && source->take == take_crooked; /* its memory begins where a block with an alignment cannot */
     if (is_crooked)
-        EXPECT_EQ(cenote_group_alloc(group, 400 * KIB, 256 * KIB, scene.stream[A], &blocks[0]), CENOTE_INVALID);
+        EXPECT_EQ(group_alloc(group, 400 * KIB, 256 * KIB, scene.stream[A], &blocks[0]), CENOTE_INVALID);
     blocks[0] = group_block(group, 400 * KIB, is_crooked ? 512 : 256 * KIB, scene.stream[A]);
     blocks[3] = group_block(group, 700, 512, scene.stream[A]);
     expect_alone(blocks, 4);
-    EXPECT_EQ(cenote_alloc_at(scene.pool, group, gap, 400 * KIB, scene.stream[A]), CENOTE_INVALID); /* beside others */
+    EXPECT_EQ(alloc_at(scene.pool, group, gap, 400 * KIB, scene.stream[A]), CENOTE_INVALID); /* beside others */
     void *at = blocks[3];
     DONE(cenote_free(at));
-    DONE(cenote_alloc_at(scene.pool, group, at, 700, scene.stream[A]));
+    DONE(alloc_at(scene.pool, group, at, 700, scene.stream[A]));
     expect_true_picture(scene.pool);
     DONE(cenote_pool_check(scene.pool));
 
@@ -566,11 +566,11 @@ CASE(whole_blocks_are_not_put_back_beside_others)
     scene_open(&scene, CARD);
     DONE(cenote_group_create(scene.pool, "later", 0, NULL, &group));
     for (int i = 0; i < 3; i++)
-        DONE(cenote_group_alloc(group, 5 * MIB, 512, scene.stream[A], &blocks[i]));
+        DONE(group_alloc(group, 5 * MIB, 512, scene.stream[A], &blocks[i]));
     DONE(cenote_free(blocks[1]));
     DONE(cenote_group_set_flags(group, CENOTE_GROUP_WHOLE));
-    EXPECT_EQ(cenote_alloc_at(scene.pool, group, blocks[1], 2 * MIB, scene.stream[A]), CENOTE_INVALID);
-    DONE(cenote_alloc_at(scene.pool, group, (char *)blocks[1] + MIB, 2 * MIB, scene.stream[A])); /* a page of its own */
+    EXPECT_EQ(alloc_at(scene.pool, group, blocks[1], 2 * MIB, scene.stream[A]), CENOTE_INVALID);
+    DONE(alloc_at(scene.pool, group, (char *)blocks[1] + MIB, 2 * MIB, scene.stream[A])); /* a page of its own */
     DONE(cenote_free((char *)blocks[1] + MIB));
     DONE(cenote_free(blocks[0]));
     DONE(cenote_free(blocks[2]));
@@ -587,7 +587,7 @@ CASE(the_memory_of_a_very_large_group)
     uint64_t bytes = 0;
     scene_open(&scene, 1024 * GIB);
     DONE(cenote_group_create(scene.pool, "large", 0, NULL, &group));
-    DONE(cenote_group_alloc(group, 100 * GIB, 512, scene.stream[A], &block));
+    DONE(group_alloc(group, 100 * GIB, 512, scene.stream[A], &block));
     DONE(cenote_alloc(scene.pool, GIB, scene.stream[A], &other));
     DONE(cenote_group_reserved(group, &bytes));
     EXPECT_EQ(bytes, 100 * GIB);

@@ -17,7 +17,7 @@ static unsigned legacy_capable(const void *at)
 static struct held take_of(cenote_group *group, size_t bytes, CUstream stream)
 {
     void *block = NULL;
-    DONE(cenote_group_alloc(group, bytes, 512, stream, &block));
+    DONE(group_alloc(group, bytes, 512, stream, &block));
     REQUIRE(block);
     return held_of(block, bytes, stream);
 }
@@ -67,12 +67,12 @@ CASE(another_process_reads_what_a_replay_wrote)
     cenote_group *group = group_with(&p.scene, CENOTE_GROUP_PRIVATE);
     struct held first, second;
     struct order o;
-    DONE(cenote_capture_begin(group, stream));
+    DONE(cenote_capture_begin(NULL, group, stream));
     DONE(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     REQUIRE(held_take(&first, p.scene.pool, 3 * MIB, stream));
     REQUIRE(held_take(&second, p.scene.pool, 5 * MIB, stream));
     DONE(cuStreamEndCapture(stream, &graph));
-    DONE(cenote_capture_end(group, stream));
+    DONE(cenote_capture_end(NULL, group, stream));
     uint64_t offset = hand_over(&second, &o);
     EXPECT(offset > 0); /* not the first of its segment: the base is what is handed over */
     DONE(other_order(&p.other, &o));
@@ -325,7 +325,7 @@ CASE(a_whole_block_begins_where_its_segment_does)
     scene_open_with(&scene, &shape, &options);
     cenote_group *group = group_with(&scene, CENOTE_GROUP_PLAIN | CENOTE_GROUP_WHOLE);
     for (int i = 0; i < 6; i++) {
-        int error = cenote_group_alloc(group, 3 * MIB, 8 * MIB, scene.stream[A], &block[i]);
+        int error = group_alloc(group, 3 * MIB, 8 * MIB, scene.stream[A], &block[i]);
         EXPECT(error ? error == CENOTE_INVALID : device_address(block[i]) % (8 * MIB) == 0);
         EXPECT(!error || strstr(cenote_message(), "begins where that does"));
         EXPECT_EQ(segments(), i + 1 - (refused += error != CENOTE_OK)); /* what was not aligned went back */

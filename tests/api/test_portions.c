@@ -194,7 +194,7 @@ CASE(empty_slabs_among_many)
     scene_open(&scene, 256 * MIB);
     DONE(cenote_group_create(scene.pool, "group", 0, NULL, &group));
     for (int i = 0; i < SLABS * ITEMS; i++)
-        DONE(cenote_group_alloc(group, 8 * KIB, 512, scene.stream[A], &block[i]));
+        DONE(group_alloc(group, 8 * KIB, 512, scene.stream[A], &block[i]));
     for (int i = 0; i < ITEMS; i++) /* one slab is empty, and comes last of those with a free item */
         DONE(cenote_free(block[i]));
     for (int i = ITEMS; i < SLABS * ITEMS; i += ITEMS)

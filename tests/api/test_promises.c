@@ -17,11 +17,11 @@ CASE(an_address_for_more_than_the_device_has)
     REQUIRE(held_take(&b, scene.pool, 6 * MIB, scene.stream[A]));
     char *at = a.at;
     held_give(&a);
-    EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, at, CARD - MIB, scene.stream[A]), CENOTE_INVALID); /* with another block live: too much */
-    EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, at, CARD + MIB, scene.stream[A]), CENOTE_INVALID);
-    EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, at, 1ull << 45, scene.stream[A]), CENOTE_INVALID);
-    EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, at, SIZE_MAX / 2, scene.stream[A]), CENOTE_INVALID);
-    EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, at, SIZE_MAX, scene.stream[A]), CENOTE_INVALID);
+    EXPECT_EQ(alloc_at(scene.pool, NULL, at, CARD - MIB, scene.stream[A]), CENOTE_INVALID); /* with another block live: too much */
+    EXPECT_EQ(alloc_at(scene.pool, NULL, at, CARD + MIB, scene.stream[A]), CENOTE_INVALID);
+    EXPECT_EQ(alloc_at(scene.pool, NULL, at, 1ull << 45, scene.stream[A]), CENOTE_INVALID);
+    EXPECT_EQ(alloc_at(scene.pool, NULL, at, SIZE_MAX / 2, scene.stream[A]), CENOTE_INVALID);
+    EXPECT_EQ(alloc_at(scene.pool, NULL, at, SIZE_MAX, scene.stream[A]), CENOTE_INVALID);
     DONE(cenote_pool_stats(scene.pool, &stats));
     EXPECT_EQ(stats.ooms, 0);
     held_give(&b);

@@ -53,8 +53,8 @@ static void battery_alignments(struct scene *scene)
 {
     for (size_t alignment = 512; alignment <= 2 * MIB; alignment *= 2) {
         void *small = NULL, *large = NULL;
-        DONE(cenote_alloc_aligned(scene->pool, 700, alignment, scene->stream[A], &small));
-        DONE(cenote_alloc_aligned(scene->pool, 3 * MIB, alignment, scene->stream[A], &large));
+        DONE(alloc_aligned(scene->pool, 700, alignment, scene->stream[A], &small));
+        DONE(alloc_aligned(scene->pool, 3 * MIB, alignment, scene->stream[A], &large));
         EXPECT_EQ((uintptr_t)small % alignment, 0);
         EXPECT_EQ((uintptr_t)large % alignment, 0);
         struct held held[2] = {held_of(small, 700, scene->stream[A]), held_of(large, 3 * MIB, scene->stream[A])};
@@ -132,14 +132,14 @@ static void battery_groups_and_captures(struct scene *scene)
     CUgraphExec exec = NULL;
     struct hoard hoard;
     DONE(cenote_group_create(scene->pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_capture_begin(group, scene->stream[A]));
+    DONE(cenote_capture_begin(scene->pool, group, scene->stream[A]));
     DONE(cuStreamBeginCapture(scene->stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
     REQUIRE(held_take(&temporary, scene->pool, 6 * MIB, scene->stream[A]));
     held_give(&temporary);
     REQUIRE(held_take(&large, scene->pool, 40 * MIB, scene->stream[A])); /* as much as a driver's pool would have */
     held_give(&large);
     DONE(cuStreamEndCapture(scene->stream[A], &graph));
-    DONE(cenote_capture_end(group, scene->stream[A]));
+    DONE(cenote_capture_end(scene->pool, group, scene->stream[A]));
     REQUIRE(graph != NULL);
     DONE(cenote_pool_trim(scene->pool, 0, CENOTE_TRIM_WAIT)); /* nothing of it: replays come */
     EXPECT(scene_stats(scene->pool).reserved.current >= 40 * MIB);
@@ -236,7 +236,7 @@ static void begin_in_a_capture(enum cenote_provider provider, CUstreamCaptureMod
     options.announced = announced;
     scene_open_with(&scene, &shape, &options);
     if (announced)
-        DONE(cenote_pool_capture_begin(scene.pool, scene.stream[A]));
+        DONE(cenote_capture_begin(scene.pool, NULL, scene.stream[A]));
     DONE(cuStreamBeginCapture(scene.stream[A], mode));
     options.provider = provider;
     DONE(cenote_pool_create(0, &options, &begun));
@@ -245,7 +245,7 @@ static void begin_in_a_capture(enum cenote_provider provider, CUstreamCaptureMod
     DONE(cuStreamEndCapture(scene.stream[A], &graph));
     EXPECT(graph != NULL);
     if (announced)
-        DONE(cenote_pool_capture_end(scene.pool, scene.stream[A]));
+        DONE(cenote_capture_end(scene.pool, NULL, scene.stream[A]));
     DONE(cuGraphDestroy(graph));
     DONE(cenote_stream_retire(begun, scene.stream[B]));
     DONE(cenote_pool_destroy(begun));

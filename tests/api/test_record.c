@@ -71,7 +71,7 @@ static void take(void)
     uint64_t bytes = 1 + pick(most[pick(4)]);
     CUstream stream = p.scene.stream[pick(SCENE_STREAMS)];
     void **block = &p.block[p.count];
-    int error = pick(4) ? cenote_alloc(p.scene.pool, bytes, stream, block) : cenote_group_alloc(p.group, bytes, 512, stream, block);
+    int error = pick(4) ? cenote_alloc(p.scene.pool, bytes, stream, block) : group_alloc(p.group, bytes, 512, stream, block);
     if (error)
         return;
     p.bytes[p.count++] = bytes;
@@ -234,13 +234,13 @@ CASE(during_a_capture)
     for (int i = 0; i < 200; i++)
         act();
     DONE(cenote_group_create(p.scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &graph));
-    DONE(cenote_capture_begin(graph, p.scene.stream[A]));
+    DONE(cenote_capture_begin(p.scene.pool, graph, p.scene.stream[A]));
     DONE(cuStreamBeginCapture(p.scene.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
     DONE(cenote_alloc(p.scene.pool, 3 * MIB, p.scene.stream[A], &block));
     note('a', 3 * MIB, 3 * MIB, 1);
     save_and_expect(p.events);
     DONE(cuStreamEndCapture(p.scene.stream[A], &captured));
-    DONE(cenote_capture_end(graph, p.scene.stream[A]));
+    DONE(cenote_capture_end(p.scene.pool, graph, p.scene.stream[A]));
     DONE(cenote_free(block));
     note('f', 3 * MIB, -(int64_t)(3 * MIB), -1);
     save_and_expect(p.events);

@@ -71,7 +71,7 @@ static cenote_group *group_with(const struct scene *scene, unsigned flags)
 static void *take_of(cenote_group *group, size_t bytes, CUstream stream)
 {
     void *block = NULL;
-    DONE(cenote_group_alloc(group, bytes, 512, stream, &block));
+    DONE(group_alloc(group, bytes, 512, stream, &block));
     REQUIRE(block);
     return block;
 }

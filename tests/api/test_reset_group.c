@@ -8,7 +8,7 @@
 static void *take_from(cenote_group *group, size_t bytes, CUstream stream)
 {
     void *block = NULL;
-    DONE(cenote_group_alloc(group, bytes, 512, stream, &block));
+    DONE(group_alloc(group, bytes, 512, stream, &block));
     return block;
 }
 

@@ -320,7 +320,7 @@ static void take_block(struct shadow *s, int i)
     DONE(cenote_tag_push(names[tag]));
     DONE(cenote_phase_set(rand() % CENOTE_PHASES));
     int error = rand() % 5 ? cenote_alloc(s->scene.pool, bytes, s->scene.stream[rand() % 2], block)
-                           : cenote_group_alloc(s->group, bytes, 512, s->scene.stream[A], block);
+                           : group_alloc(s->group, bytes, 512, s->scene.stream[A], block);
     DONE(cenote_tag_pop());
     DONE(error);
     if (rand() % 4 == 0)
@@ -386,7 +386,7 @@ CASE(resets_leave_no_row_out)
     void *of_group;
     scene_open(&scene, CARD);
     DONE(cenote_group_create(scene.pool, "grouped", 0, NULL, &group));
-    DONE(cenote_group_alloc(group, 10 * MIB, 512, scene.stream[A], &of_group));
+    DONE(group_alloc(group, 10 * MIB, 512, scene.stream[A], &of_group));
     DONE(cenote_free(of_group));
     EXPECT_EQ(row_named(scene.pool, CENOTE_BY_GROUP, "grouped").allocated.peak, 10 * MIB);
     DONE(cenote_pool_reset_peaks(scene.pool));

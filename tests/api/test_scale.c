@@ -56,8 +56,8 @@ static void round_of(struct scene *scene, unsigned flags, const cenote_source *s
     cenote_group *group = NULL;
     void *block[2];
     DONE(cenote_group_create(scene->pool, "round", flags, source, &group));
-    DONE(cenote_group_alloc(group, 3 * MIB, 512, scene->stream[stream], &block[0]));
-    DONE(cenote_group_alloc(group, 700, 512, scene->stream[stream], &block[1]));
+    DONE(group_alloc(group, 3 * MIB, 512, scene->stream[stream], &block[0]));
+    DONE(group_alloc(group, 700, 512, scene->stream[stream], &block[1]));
     DONE(cenote_free(block[0]));
     DONE(cenote_free(block[1]));
     DONE(cenote_group_destroy(group));
@@ -146,7 +146,7 @@ CASE(a_private_group_freezes_what_it_uses)
     void *block;
     scene_open(&scene, 64 * MIB);
     DONE(cenote_group_create(scene.pool, "first", CENOTE_GROUP_PRIVATE, NULL, &first));
-    DONE(cenote_group_alloc(first, 40 * MIB, 512, scene.stream[A], &block));
+    DONE(group_alloc(first, 40 * MIB, 512, scene.stream[A], &block));
     DONE(cenote_free(block));
     EXPECT_EQ(scene_stats(scene.pool).pages_frozen, 20);
     DONE(cenote_group_destroy(first));
@@ -154,7 +154,7 @@ CASE(a_private_group_freezes_what_it_uses)
     REQUIRE(held_take(&other, scene.pool, 30 * MIB, scene.stream[B])); /* some of its pages go, and leave aliases */
     held_give(&other);
     DONE(cenote_group_create(scene.pool, "second", CENOTE_GROUP_PRIVATE, NULL, &second));
-    DONE(cenote_group_alloc(second, 10 * MIB, 512, scene.stream[C], &block));
+    DONE(group_alloc(second, 10 * MIB, 512, scene.stream[C], &block));
     EXPECT_EQ(scene_stats(scene.pool).pages_frozen, 5);
     DONE(cenote_free(block));
     EXPECT_EQ(scene_stats(scene.pool).pages_frozen, 5);
@@ -177,14 +177,14 @@ CASE(what_a_private_group_found_in_place_is_ordinary_after_it)
     void *block;
     scene_open(&scene, 32 * MIB);
     DONE(cenote_group_create(scene.pool, "first", CENOTE_GROUP_PRIVATE, NULL, &first));
-    DONE(cenote_group_alloc(first, 8 * MIB, 512, scene.stream[A], &block));
+    DONE(group_alloc(first, 8 * MIB, 512, scene.stream[A], &block));
     DONE(cenote_free(block));
     DONE(cenote_group_destroy(first));
     REQUIRE(held_take(&other, scene.pool, 32 * MIB, scene.stream[B])); /* all of its pages go, and leave aliases */
     held_give(&other);
     DONE(cenote_pool_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT));
     DONE(cenote_group_create(scene.pool, "second", CENOTE_GROUP_PRIVATE, NULL, &second));
-    DONE(cenote_group_alloc(second, 8 * MIB, 512, scene.stream[C], &block));
+    DONE(group_alloc(second, 8 * MIB, 512, scene.stream[C], &block));
     EXPECT_EQ(scene_stats(scene.pool).pages_frozen, 4);
     DONE(cenote_pool_check(scene.pool));
     DONE(cenote_group_destroy(second));
@@ -222,7 +222,7 @@ CASE(groups_come_and_go_on_a_device_that_is_behind)
             CUstream stream = scene.stream[i % 7 % SCENE_STREAMS];
             void *block;
             DONE(cenote_group_create(scene.pool, "round", flags, NULL, &group));
-            DONE(cenote_group_alloc(group, (size_t)(i % 5 + 1) * MIB, 512, stream, &block));
+            DONE(group_alloc(group, (size_t)(i % 5 + 1) * MIB, 512, stream, &block));
             struct held held = held_of(block, (size_t)(i % 5 + 1) * MIB, stream);
             if (flags & CENOTE_GROUP_PRIVATE)
                 replay_elsewhere(&held, stream, scene.stream[(i + 1) % SCENE_STREAMS]);

@@ -369,7 +369,7 @@ CASE(memory_of_the_programs_own_source_is_not_ours_to_share)
     void *block;
     scene_open(&scene, 256 * MIB);
     DONE(cenote_group_create(scene.pool, "own", 0, &source, &group));
-    DONE(cenote_group_alloc(group, MIB, 512, scene.stream[A], &block));
+    DONE(group_alloc(group, MIB, 512, scene.stream[A], &block));
     EXPECT_EQ(cenote_export(block, &share), CENOTE_NOT_SUPPORTED);
     EXPECT(strstr(cenote_message(), "source") != NULL);
     DONE(cenote_free(block));

@@ -18,7 +18,7 @@ CASE(a_close_during_a_capture_is_refused)
     open_pair(&p);
     DONE(other_take(&p.other, 5 * MIB, 7, &share, &there));
     DONE(cenote_group_create(p.scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_capture_begin(group, p.scene.stream[A]));
+    DONE(cenote_capture_begin(p.scene.pool, group, p.scene.stream[A]));
     DONE(cuStreamBeginCapture(p.scene.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
     DONE(import(&share, &here));
     uint64_t mappings = books().mappings;
@@ -28,7 +28,7 @@ CASE(a_close_during_a_capture_is_refused)
     EXPECT(mappings > 0);
     CUgraph graph;
     DONE(cuStreamEndCapture(p.scene.stream[A], &graph));
-    DONE(cenote_capture_end(group, p.scene.stream[A]));
+    DONE(cenote_capture_end(p.scene.pool, group, p.scene.stream[A]));
     EXPECT(graph != NULL);
     DONE(cuGraphDestroy(graph));
     DONE(import(&share, &more)); /* nothing was closed: the same mapping */
@@ -64,11 +64,11 @@ CASE(an_exporter_frees_when_the_close_is_done)
         DONE(other_take(&p.other, 5 * MIB, 7, &share, &there));
         DONE(cenote_group_create(p.scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
         DONE(import(&share, &here));
-        DONE(cenote_capture_begin(group, p.scene.stream[A]));
+        DONE(cenote_capture_begin(p.scene.pool, group, p.scene.stream[A]));
         int error = cenote_import_close(here);
         if (round == 0)
             free_there(&p, there, error == CENOTE_BUSY); /* too early, and it was told */
-        DONE(cenote_capture_end(group, p.scene.stream[A]));
+        DONE(cenote_capture_end(p.scene.pool, group, p.scene.stream[A]));
         DONE(cenote_import_close(here));
         if (round == 1)
             free_there(&p, there, 0);

@@ -207,7 +207,7 @@ static int export_of_group(unsigned provider, unsigned flags, const cenote_sourc
     options.provider = provider;
     scene_open_with(&scene, &shape, &options);
     DONE(cenote_group_create(scene.pool, "group", flags, source, &group));
-    DONE(cenote_group_alloc(group, MIB, 512, scene.stream[A], &block));
+    DONE(group_alloc(group, MIB, 512, scene.stream[A], &block));
     int error = cenote_export(block, &share);
     DONE(cenote_free(block));
     DONE(cenote_group_destroy(group));

@@ -149,7 +149,7 @@ static void *work(void *arg)
             live -= held[i].bytes;
             held[i] = held[--count];
         }
-        if (cenote_alloc_aligned(w->pool, bytes, 2 * MIB, w->stream, &held[count].at)) {
+        if (alloc_aligned(w->pool, bytes, 2 * MIB, w->stream, &held[count].at)) {
             w->refused++;
             continue;
         }

@@ -190,7 +190,7 @@ CASE(a_group_sleeps_alone)
     scene_open(&scene, CARD);
     take_many(held, &scene);
     DONE(cenote_group_create(scene.pool, "engine", 0, NULL, &group));
-    DONE(cenote_group_alloc(group, 10 * MIB, 1, scene.stream[A], &block));
+    DONE(group_alloc(group, 10 * MIB, 1, scene.stream[A], &block));
     own = held_of(block, 10 * MIB, scene.stream[A]);
     DONE(pause_of(scene.pool, group, CENOTE_KEEP, &slept));
     EXPECT_EQ(slept.kept, 10 * MIB);
@@ -277,14 +277,14 @@ CASE(not_while_a_capture_is_open)
     scene_open(&scene, CARD);
     DONE(cenote_group_create(scene.pool, "graphs", CENOTE_GROUP_PRIVATE, NULL, &group));
     REQUIRE(held_take(&held, scene.pool, 3 * MIB, scene.stream[A]));
-    DONE(cenote_capture_begin(group, scene.stream[B]));
+    DONE(cenote_capture_begin(scene.pool, group, scene.stream[B]));
     EXPECT_EQ(pause_of(scene.pool, NULL, CENOTE_KEEP, &slept), CENOTE_CAPTURE);
     EXPECT(strstr(cenote_message(), "before it begins, or after it ends") != NULL); /* the call did not wait for one that began meanwhile */
-    DONE(cenote_capture_end(group, scene.stream[B]));
+    DONE(cenote_capture_end(scene.pool, group, scene.stream[B]));
     DONE(pause_of(scene.pool, NULL, CENOTE_KEEP, &slept));
-    DONE(cenote_capture_begin(group, scene.stream[B]));
+    DONE(cenote_capture_begin(scene.pool, group, scene.stream[B]));
     EXPECT_EQ(resume_of(scene.pool, NULL, &slept), CENOTE_CAPTURE);
-    DONE(cenote_capture_end(group, scene.stream[B]));
+    DONE(cenote_capture_end(scene.pool, group, scene.stream[B]));
     DONE(resume_of(scene.pool, NULL, &slept));
     held_give(&held);
     DONE(cenote_group_destroy(group));
@@ -325,13 +325,13 @@ CASE(a_graph_replays_after_waking)
     void *at;
     scene_open(&scene, CARD);
     DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_capture_begin(group, scene.stream[A]));
+    DONE(cenote_capture_begin(scene.pool, group, scene.stream[A]));
     DONE(cuStreamBeginCapture(scene.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
-    DONE(cenote_group_alloc(group, 6 * MIB, 512, scene.stream[A], &at));
+    DONE(group_alloc(group, 6 * MIB, 512, scene.stream[A], &at));
     inner = held_of(at, 6 * MIB, scene.stream[A]);
     held_give(&inner);
     DONE(cuStreamEndCapture(scene.stream[A], &graph));
-    DONE(cenote_capture_end(group, scene.stream[A]));
+    DONE(cenote_capture_end(scene.pool, group, scene.stream[A]));
     DONE(cuGraphInstantiate(&exec, graph, 0));
     DONE(cuGraphLaunch(exec, scene.stream[A]));
     DONE(pause_of(scene.pool, group, CENOTE_KEEP, &slept));
@@ -484,7 +484,7 @@ CASE(a_limit_holds)
     scene_open(&scene, CARD);
     DONE(cenote_group_create(scene.pool, "engine", 0, NULL, &group));
     DONE(cenote_pool_set_limit(scene.pool, 20 * MIB));
-    DONE(cenote_group_alloc(group, 16 * MIB, 1, scene.stream[A], &block));
+    DONE(group_alloc(group, 16 * MIB, 1, scene.stream[A], &block));
     held[0] = held_of(block, 16 * MIB, scene.stream[A]);
     DONE(pause_of(scene.pool, group, CENOTE_KEEP, NULL));
     REQUIRE(held_take(&held[1], scene.pool, 10 * MIB, scene.stream[A]));

@@ -21,7 +21,7 @@ CASE(small_blocks_are_small_by_what_was_asked_for)
     void *block;
     scene_open(&scene, CARD);
     DONE(cenote_group_create(scene.pool, "whole", CENOTE_GROUP_WHOLE, NULL, &group));
-    DONE(cenote_group_alloc(group, 300 * KIB, 1, scene.stream[A], &block));
+    DONE(group_alloc(group, 300 * KIB, 1, scene.stream[A], &block));
     held[0] = held_of(block, 300 * KIB, scene.stream[A]);
     REQUIRE(held_take(&held[1], scene.pool, MIB - 100, scene.stream[A]));
     DONE(pause_of(scene.pool, NULL, CENOTE_DISCARD, &slept));
@@ -156,9 +156,9 @@ CASE(what_a_group_has_lent_is_not_its_own)
         void *block;
         scene_open(&scene, CARD);
         DONE(cenote_group_create(scene.pool, "lends", CENOTE_GROUP_LEND | CENOTE_GROUP_PRIVATE, NULL, &group));
-        DONE(cenote_group_alloc(group, MIB, 1, scene.stream[A], &block));
+        DONE(group_alloc(group, MIB, 1, scene.stream[A], &block));
         own = held_of(block, MIB, scene.stream[A]);
-        DONE(cenote_group_alloc(group, 7 * MIB, 1, scene.stream[A], &block));
+        DONE(group_alloc(group, 7 * MIB, 1, scene.stream[A], &block));
         DONE(cenote_free(block));
         REQUIRE(held_take(&all, scene.pool, CARD - 8 * MIB, scene.stream[B]));
         REQUIRE(held_take(&lent, scene.pool, bytes[i], scene.stream[A]));
@@ -193,12 +193,12 @@ CASE(an_address_that_sleeps_is_not_given)
             REQUIRE(held_take(&held[b], scene.pool, bytes[i], scene.stream[A]));
         DONE(cenote_free(held[1].at));
         DONE(pause_of(scene.pool, NULL, CENOTE_KEEP, NULL));
-        EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, held[1].at, bytes[i], scene.stream[A]), CENOTE_BUSY);
+        EXPECT_EQ(alloc_at(scene.pool, NULL, held[1].at, bytes[i], scene.stream[A]), CENOTE_BUSY);
         EXPECT(strstr(cenote_message(), "sleep") != NULL);
-        EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, held[0].at, bytes[i], scene.stream[A]), CENOTE_INVALID); /* a block is there */
+        EXPECT_EQ(alloc_at(scene.pool, NULL, held[0].at, bytes[i], scene.stream[A]), CENOTE_INVALID); /* a block is there */
         DONE(cenote_pool_check(scene.pool));
         DONE(resume_of(scene.pool, NULL, NULL));
-        DONE(cenote_alloc_at(scene.pool, NULL, held[1].at, bytes[i], scene.stream[A]));
+        DONE(alloc_at(scene.pool, NULL, held[1].at, bytes[i], scene.stream[A]));
         held[1] = held_of(held[1].at, bytes[i], scene.stream[A]);
         for (int b = 0; b < 3; b++)
             held_give(&held[b]);
@@ -325,7 +325,7 @@ CASE(a_source_may_pause)
         REQUIRE(held_take(&held, scene.pool, 40 * MIB, scene.stream[A]));
         if (wakes)
             DONE(pause_of(scene.pool, NULL, CENOTE_KEEP, NULL));
-        DONE(cenote_group_alloc(group, 2 * MIB, 1, scene.stream[A], &block));
+        DONE(group_alloc(group, 2 * MIB, 1, scene.stream[A], &block));
         REQUIRE(!wakes || held_take(&other, scene.pool, 30 * MIB, scene.stream[B]));
         DONE(cenote_free(block));
         if (wakes) {

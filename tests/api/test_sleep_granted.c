@@ -68,10 +68,10 @@ CASE(not_while_a_capture_is_open_there)
     DONE(cenote_group_create(there, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
     DONE(cenote_pool_grant(p.scene.pool, 1));
     REQUIRE(held_take(&held, p.scene.pool, 8 * MIB, p.scene.stream[A]));
-    DONE(cenote_capture_begin(group, p.stream));
+    DONE(cenote_capture_begin(NULL, group, p.stream));
     EXPECT_EQ(cenote_pool_pause(p.scene.pool, &sleep), CENOTE_BUSY);
     EXPECT_EQ(sleep.pages, 0);
-    DONE(cenote_capture_end(group, p.stream));
+    DONE(cenote_capture_end(NULL, group, p.stream));
     pause_all(&p);
     resume_all(&p);
     held_give(&held);

@@ -33,7 +33,7 @@ static void *come_and_go(void *arg)
             void *block;
             seed = seed * 6364136223846793005u + 1442695040888963407u;
             size_t bytes = seed >> 40 & 1 ? 1 + (seed >> 41) % (40 * KIB) : 1 + (seed >> 41) % (300 * KIB);
-            if (cenote_group_alloc(n->group, bytes, 1, n->stream, &block))
+            if (group_alloc(n->group, bytes, 1, n->stream, &block))
                 break;
             held[count] = held_of(block, bytes, n->stream);
         }
@@ -60,7 +60,7 @@ CASE(beside_threads)
     DONE(cenote_group_create(scene.pool, "both", 0, NULL, &group));
     for (int i = 0; i < BLOCKS; i++) {
         void *block;
-        DONE(cenote_group_alloc(group, sizes[i], 1, scene.stream[i % 2], &block));
+        DONE(group_alloc(group, sizes[i], 1, scene.stream[i % 2], &block));
         held[i] = held_of(block, sizes[i], scene.stream[i % 2]);
         names[i] = block;
     }
@@ -94,7 +94,7 @@ static void *sleep_and_wake(void *arg)
 {
     const struct sleeper *s = arg;
     void *block;
-    DONE(cenote_group_alloc(s->group, 5 * MIB, 1, s->stream, &block));
+    DONE(group_alloc(s->group, 5 * MIB, 1, s->stream, &block));
     struct held held = held_of(block, 5 * MIB, s->stream);
     for (int round = 0; round < ROUNDS; round++) {
         DONE(pause_of(s->pool, s->group, CENOTE_KEEP, NULL));
@@ -219,7 +219,7 @@ static void play(uint64_t seed, unsigned steps)
         } else if (!asleep[g]) {
             size_t bytes = draw(3) ? 1 + draw(20 * KIB) : 1 + draw(3 * MIB);
             CUstream stream = scene.stream[draw(2)];
-            int error = g < 3 ? cenote_group_alloc(groups[g], bytes, 1, stream, &block) : cenote_alloc(scene.pool, bytes, stream, &block);
+            int error = g < 3 ? group_alloc(groups[g], bytes, 1, stream, &block) : cenote_alloc(scene.pool, bytes, stream, &block);
             EXPECT(error == CENOTE_OK || error == CENOTE_OUT_OF_MEMORY);
             group_of[i] = g;
             if (!error)

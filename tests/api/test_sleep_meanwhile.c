@@ -33,7 +33,7 @@ static void begin(void)
     for (int i = 0; i < HELD; i++) {
         void *block = NULL;
         CUstream stream = m.scene.stream[i % 2];
-        DONE(is_of_graph(i) ? cenote_group_alloc(m.graph, bytes_of[i], 512, stream, &block) :
+        DONE(is_of_graph(i) ? group_alloc(m.graph, bytes_of[i], 512, stream, &block) :
                               cenote_alloc(m.scene.pool, bytes_of[i], stream, &block));
         m.held[i] = held_of(block, bytes_of[i], stream);
     }
@@ -42,7 +42,7 @@ static void begin(void)
 static void end(void)
 {
     if (m.is_captured)
-        DONE(cenote_pool_capture_end(m.scene.pool, m.scene.stream[C]));
+        DONE(cenote_capture_end(m.scene.pool, NULL, m.scene.stream[C]));
     DONE(cenote_pool_set_limit(m.scene.pool, 0));
     DONE(cenote_pool_check(m.scene.pool));
     DONE(resume_of(m.scene.pool, NULL, NULL));
@@ -86,7 +86,7 @@ static void ends_its_group_and_takes_another(void)
     void *block;
     ends_its_group();
     DONE(cenote_group_create(m.scene.pool, "next", CENOTE_GROUP_PRIVATE, NULL, &m.graph));
-    DONE(cenote_group_alloc(m.graph, 4 * MIB, 512, m.scene.stream[A], &block));
+    DONE(group_alloc(m.graph, 4 * MIB, 512, m.scene.stream[A], &block));
     m.held[HELD - 1] = held_of(block, 4 * MIB, m.scene.stream[A]);
 }
 
@@ -175,22 +175,22 @@ static void takes_the_address_again(void)
 {
     char *at = m.held[3].at;
     give(3, HELD);
-    m.error = cenote_alloc_at(m.scene.pool, NULL, at, 3 * MIB, m.scene.stream[B]);
+    m.error = alloc_at(m.scene.pool, NULL, at, 3 * MIB, m.scene.stream[B]);
     if (!m.error)
         m.held[3] = held_of(at, 3 * MIB, m.scene.stream[B]);
 }
 
 static void announces(void)
 {
-    DONE(cenote_pool_capture_begin(m.scene.pool, m.scene.stream[C]));
+    DONE(cenote_capture_begin(m.scene.pool, NULL, m.scene.stream[C]));
     m.is_captured = true;
 }
 
 static void captures_for_a_moment(void)
 {
-    DONE(cenote_pool_capture_begin(m.scene.pool, m.scene.stream[C]));
+    DONE(cenote_capture_begin(m.scene.pool, NULL, m.scene.stream[C]));
     frees_some();
-    DONE(cenote_pool_capture_end(m.scene.pool, m.scene.stream[C]));
+    DONE(cenote_capture_end(m.scene.pool, NULL, m.scene.stream[C]));
 }
 
 static void ends_the_pool(void)

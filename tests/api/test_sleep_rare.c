@@ -59,7 +59,7 @@ CASE(crumbs_count_although_others_sleep)
         options.order = 0;
         scene_open_with(&scene, &shape, &options);
         DONE(cenote_group_create(scene.pool, "asleep", 0, NULL, &group));
-        DONE(cenote_group_alloc(group, 30 * MIB, 1, scene.stream[C], &block));
+        DONE(group_alloc(group, 30 * MIB, 1, scene.stream[C], &block));
         asleep = held_of(block, 30 * MIB, scene.stream[C]);
         if (sleeps)
             DONE(pause_of(scene.pool, group, CENOTE_KEEP, NULL));
@@ -247,7 +247,7 @@ CASE(pages_of_a_graph_that_came_from_elsewhere)
     held_give(&held);
     DONE(cenote_pool_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT));
     DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_group_alloc(group, 20 * MIB, 512, scene.stream[B], &block));
+    DONE(group_alloc(group, 20 * MIB, 512, scene.stream[B], &block));
     held = held_of(block, 20 * MIB, scene.stream[B]);
     EXPECT_EQ(scene_stats(scene.pool).pages_harvested, 10);
     DONE(pause_of(scene.pool, group, CENOTE_KEEP, NULL));

@@ -93,7 +93,7 @@ CASE(a_small_block_comes_back_to_its_address)
     EXPECT(a.at == at);
     held_give(&a);
     held_give(&b);
-    DONE(cenote_alloc_at(scene.pool, NULL, at, SMALL, (cenote_stream)scene.stream[A]));
+    DONE(alloc_at(scene.pool, NULL, at, SMALL, (cenote_stream)scene.stream[A]));
     cenote_block block;
     DONE(cenote_find((char *)at + 5, &block));
     EXPECT(block.start == at);
@@ -110,8 +110,8 @@ CASE(private_groups_and_whole_pages_have_no_heaps_for_small_blocks)
     DONE(cenote_group_create(scene.pool, "private", CENOTE_GROUP_PRIVATE, NULL, &group[0]));
     DONE(cenote_group_create(scene.pool, "whole", CENOTE_GROUP_WHOLE, NULL, &group[1]));
     for (int i = 0; i < 2; i++) {
-        DONE(cenote_group_alloc(group[i], LARGE, 512, (cenote_stream)scene.stream[A], &large[i]));
-        DONE(cenote_group_alloc(group[i], SMALL, 512, (cenote_stream)scene.stream[A], &small[i]));
+        DONE(group_alloc(group[i], LARGE, 512, (cenote_stream)scene.stream[A], &large[i]));
+        DONE(group_alloc(group[i], SMALL, 512, (cenote_stream)scene.stream[A], &small[i]));
         uint64_t between = (uint64_t)(uintptr_t)small[i] - (uint64_t)(uintptr_t)large[i];
         EXPECT_EQ(between, i ? 2 * MIB : LARGE);
         DONE(cenote_free(large[i]));
@@ -302,10 +302,10 @@ CASE(during_a_capture_pages_of_the_other_size_stay)
     struct scene scene;
     open_two_sizes(&scene, 0);
     uint64_t before = reserved(&scene);
-    DONE(cenote_pool_capture_begin(scene.pool, (cenote_stream)scene.stream[B]));
+    DONE(cenote_capture_begin(scene.pool, NULL, (cenote_stream)scene.stream[B]));
     take_smalls(&scene, small);
     EXPECT(reserved(&scene) >= before + SMALLS * HALF);
-    DONE(cenote_pool_capture_end(scene.pool, (cenote_stream)scene.stream[B]));
+    DONE(cenote_capture_end(scene.pool, NULL, (cenote_stream)scene.stream[B]));
     give_smalls(small);
     close_two_sizes(&scene);
 }

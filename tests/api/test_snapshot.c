@@ -118,17 +118,17 @@ CASE(every_layer_has_something)
     held_give(&held[5]);
     DONE(cenote_pin(held[2].at, held[2].bytes));
     DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &graph));
-    DONE(cenote_capture_begin(graph, scene.stream[A]));
+    DONE(cenote_capture_begin(scene.pool, graph, scene.stream[A]));
     DONE(cuStreamBeginCapture(scene.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
     DONE(cenote_alloc(scene.pool, 3 * MIB, scene.stream[A], &block));
     snap(scene.pool);
     expect_words("\"captures\":[{\"group\":2,");
     expect_words(",\"pins\":2,"); /* of slots */
     DONE(cuStreamEndCapture(scene.stream[A], &captured));
-    DONE(cenote_capture_end(graph, scene.stream[A]));
+    DONE(cenote_capture_end(scene.pool, graph, scene.stream[A]));
     DONE(cenote_unpin(held[2].at, held[2].bytes));
     DONE(cenote_free(block));
-    DONE(cenote_group_alloc(odd, 900, 512, scene.stream[B], &block));
+    DONE(group_alloc(odd, 900, 512, scene.stream[B], &block));
     snap(scene.pool);
     DONE(cenote_free(block));
     for (int i = 0; i < 5; i++)
@@ -180,13 +180,13 @@ CASE(more_than_fits_at_first)
         REQUIRE(!cenote_free(small[i]));
     for (int i = 0; i < 2; i++) {
         DONE(cenote_group_create(scene.pool, i ? "second" : "first \x7f", CENOTE_GROUP_PRIVATE, NULL, &groups[i]));
-        DONE(cenote_capture_begin(groups[i], scene.stream[i]));
+        DONE(cenote_capture_begin(scene.pool, groups[i], scene.stream[i]));
     }
     snap(scene.pool);
     expect_words("first \\u007f");
     EXPECT(strstr(last_words(), "},{\"group\":2,") != NULL);
     for (int i = 0; i < 2; i++) {
-        DONE(cenote_capture_end(groups[i], scene.stream[i]));
+        DONE(cenote_capture_end(scene.pool, groups[i], scene.stream[i]));
         DONE(cenote_group_destroy(groups[i]));
     }
     DONE(cuCtxSynchronize());
@@ -271,7 +271,7 @@ static void *hammer(void *arg)
         size_t bytes = 1 + (h->random >> 40) % (i % 3 ? 9000 : 9 * MIB);
         h->failures += cenote_free(*b) != 0;
         h->failures += i % 11 == 0 && cenote_tag_push(i % 2 ? "inner" : "outer");
-        int error = i % 4 ? cenote_alloc(h->pool, bytes, h->stream, b) : cenote_group_alloc(h->group, bytes, 512, h->stream, b);
+        int error = i % 4 ? cenote_alloc(h->pool, bytes, h->stream, b) : group_alloc(h->group, bytes, 512, h->stream, b);
         h->failures += error && error != CENOTE_OUT_OF_MEMORY;
         *b = error ? NULL : *b;
         h->failures += i % 11 == 0 && cenote_tag_pop();

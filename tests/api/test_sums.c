@@ -39,11 +39,11 @@ CASE(memory_that_is_not_of_the_card_leaves_the_card_free)
     void *elsewhere = NULL, *here = NULL;
     scene_open(&scene, 256 * MIB);
     cenote_group *group = make_group(&scene, 0, &host_memory);
-    REQUIRE(!cenote_group_alloc(group, 200 * MIB, 512, scene.stream[A], &elsewhere));
+    REQUIRE(!group_alloc(group, 200 * MIB, 512, scene.stream[A], &elsewhere));
     EXPECT_EQ(cenote_alloc(scene.pool, 100 * MIB, scene.stream[A], &here), CENOTE_OK);
     DONE(cenote_free(here));
     DONE(cenote_free(elsewhere));
-    EXPECT_EQ(cenote_group_alloc(group, 300 * MIB, 512, scene.stream[A], &elsewhere), CENOTE_OK);
+    EXPECT_EQ(group_alloc(group, 300 * MIB, 512, scene.stream[A], &elsewhere), CENOTE_OK);
     DONE(cenote_free(elsewhere));
     DONE(cenote_group_destroy(group));
     scene_close(&scene);
@@ -51,7 +51,7 @@ CASE(memory_that_is_not_of_the_card_leaves_the_card_free)
 
 static int take(struct scene *scene, cenote_group *group, size_t bytes, void **block)
 {
-    return group ? cenote_group_alloc(group, bytes, 512, scene->stream[A], block) : cenote_alloc(scene->pool, bytes, scene->stream[A], block);
+    return group ? group_alloc(group, bytes, 512, scene->stream[A], block) : cenote_alloc(scene->pool, bytes, scene->stream[A], block);
 }
 
 /* Free memory of a source, or of the pool itself, goes back before the other fails for want of the same card or limit. */
@@ -113,7 +113,7 @@ CASE(a_group_lends_what_comes_back)
         scene_open(&scene, 256 * MIB);
         DONE(cenote_stream_set_immortal(scene.pool, scene.stream[B]));
         cenote_group *group = make_group(&scene, private ? CENOTE_GROUP_PRIVATE | CENOTE_GROUP_LEND : CENOTE_GROUP_LEND, NULL);
-        REQUIRE(!cenote_group_alloc(group, 200 * MIB, 512, scene.stream[A], &first));
+        REQUIRE(!group_alloc(group, 200 * MIB, 512, scene.stream[A], &first));
         DONE(sim_launch_wait(scene.stream[B], MSEC));
         DONE(cenote_use(first, scene.stream[B]));
         DONE(cenote_free(first));
@@ -136,7 +136,7 @@ CASE(what_a_group_lends_is_taken_when_it_is_back)
         scene_open_with(&scene, &shape, &options);
         DONE(cenote_stream_set_immortal(scene.pool, scene.stream[B]));
         cenote_group *group = make_group(&scene, private ? CENOTE_GROUP_PRIVATE | CENOTE_GROUP_LEND : CENOTE_GROUP_LEND, NULL);
-        REQUIRE(!cenote_group_alloc(group, 150 * MIB, 512, scene.stream[A], &first));
+        REQUIRE(!group_alloc(group, 150 * MIB, 512, scene.stream[A], &first));
         REQUIRE(!cenote_alloc(scene.pool, 60 * MIB, scene.stream[C], &late));
         DONE(sim_launch_wait(scene.stream[B], MSEC));
         DONE(sim_launch_wait(scene.stream[C], HOUR));
@@ -179,12 +179,12 @@ CASE(what_another_private_group_keeps_is_not_waited_for)
     void *keep = NULL, *late = NULL, *none = NULL;
     scene_open(&scene, 256 * MIB);
     cenote_group *g1 = make_group(&scene, CENOTE_GROUP_PRIVATE, NULL), *g2 = make_group(&scene, CENOTE_GROUP_PRIVATE, NULL);
-    REQUIRE(!cenote_group_alloc(g1, 200 * MIB, 512, scene.stream[A], &keep));
+    REQUIRE(!group_alloc(g1, 200 * MIB, 512, scene.stream[A], &keep));
     DONE(cenote_free(keep));
     REQUIRE(!cenote_alloc(scene.pool, 20 * MIB, scene.stream[B], &late));
     DONE(sim_launch_wait(scene.stream[B], HOUR));
     DONE(cenote_free(late));
-    EXPECT_EQ(cenote_group_alloc(g2, 100 * MIB, 512, scene.stream[A], &none), CENOTE_OUT_OF_MEMORY);
+    EXPECT_EQ(group_alloc(g2, 100 * MIB, 512, scene.stream[A], &none), CENOTE_OUT_OF_MEMORY);
     EXPECT_EQ(sim_now(), 0);
     DONE(cenote_group_destroy(g1));
     DONE(cenote_group_destroy(g2));

@@ -155,7 +155,7 @@ CASE(private_group_and_a_thread_that_died)
     of_thread = &scene;
     for (int round = 0; round < 2; round++) {
         DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
-        DONE(cenote_group_alloc(group, 40 * MIB, 512, scene.stream[A], &at));
+        DONE(group_alloc(group, 40 * MIB, 512, scene.stream[A], &at));
         DONE(cenote_free(at));
         if (round)
             DONE(cenote_group_destroy(group));
@@ -298,7 +298,7 @@ static void destroy_beside_a_capture(bool is_served)
             DONE(cuCtxPushCurrent(p.other));
             sync_context(p.scene.pool);
             if (is_served)
-                DONE(cenote_pool_capture_begin(there, p.stream));
+                DONE(cenote_capture_begin(there, NULL, p.stream));
             DONE(cuStreamBeginCapture(p.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
             DONE(cuCtxPopCurrent(NULL));
         } else if (is_served) {
@@ -313,7 +313,7 @@ static void destroy_beside_a_capture(bool is_served)
     EXPECT(graph);
     DONE(cuGraphDestroy(graph));
     if (is_served) {
-        DONE(cenote_pool_capture_end(there, p.stream));
+        DONE(cenote_capture_end(there, NULL, p.stream));
         DONE(cenote_pool_destroy(there));
     }
     p.scene.pool = NULL;
@@ -345,14 +345,14 @@ CASE(capture_that_began_after_the_sync)
         DONE(cenote_pool_sync_begin(scene.pool, &sync));
         DONE(cuCtxSynchronize());
         if (announced)
-            DONE(cenote_capture_begin(group, scene.stream[C]));
+            DONE(cenote_capture_begin(scene.pool, group, scene.stream[C]));
         DONE(cuStreamBeginCapture(scene.stream[C], modes[i % 3]));
         DONE(cenote_pool_sync_end(scene.pool, sync));
         DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
         EXPECT_EQ(cached(&scene) >= 48 * MIB, announced); /* nothing is unmapped while an announced one is open */
         DONE(cuStreamEndCapture(scene.stream[C], &graph));
         if (announced)
-            DONE(cenote_capture_end(group, scene.stream[C]));
+            DONE(cenote_capture_end(scene.pool, group, scene.stream[C]));
         DONE(cuGraphDestroy(graph));
         DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
         EXPECT_EQ(cached(&scene), 0);

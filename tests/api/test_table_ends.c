@@ -184,7 +184,7 @@ CASE(the_last_group)
     EXPECT_EQ(group[1]->number, GROUPS_MAX);
     EXPECT_EQ(cenote_group_create(scene.pool, "one more", 0, NULL, &group[2]), CENOTE_OUT_OF_HOST_MEMORY);
     void *block;
-    DONE(cenote_group_alloc(group[1], MIB, 512, scene.stream[A], &block));
+    DONE(group_alloc(group[1], MIB, 512, scene.stream[A], &block));
     DONE(cenote_free(block));
     DONE(cenote_group_destroy(group[0]));
     DONE(cenote_group_create(scene.pool, "one more", 0, NULL, &group[2]));
@@ -217,12 +217,12 @@ CASE(the_last_capture)
     for (int i = 0; i <= CAPTURES_MAX; i++)
         DONE(cuStreamCreate(&stream[i], CU_STREAM_NON_BLOCKING));
     for (int i = 0; i < CAPTURES_MAX; i++)
-        DONE(cenote_pool_capture_begin(scene.pool, stream[i]));
-    EXPECT_EQ(cenote_pool_capture_begin(scene.pool, stream[CAPTURES_MAX]), CENOTE_CAPTURE);
+        DONE(cenote_capture_begin(scene.pool, NULL, stream[i]));
+    EXPECT_EQ(cenote_capture_begin(scene.pool, NULL, stream[CAPTURES_MAX]), CENOTE_CAPTURE);
     for (int i = 0; i < CAPTURES_MAX; i++)
-        DONE(cenote_pool_capture_end(scene.pool, stream[i]));
-    DONE(cenote_pool_capture_begin(scene.pool, stream[CAPTURES_MAX]));
-    DONE(cenote_pool_capture_end(scene.pool, stream[CAPTURES_MAX]));
+        DONE(cenote_capture_end(scene.pool, NULL, stream[i]));
+    DONE(cenote_capture_begin(scene.pool, NULL, stream[CAPTURES_MAX]));
+    DONE(cenote_capture_end(scene.pool, NULL, stream[CAPTURES_MAX]));
     for (int i = 0; i <= CAPTURES_MAX; i++)
         DONE(cuStreamDestroy(stream[i]));
     scene_close(&scene);

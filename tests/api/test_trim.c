@@ -151,13 +151,13 @@ CASE(during_a_capture_nothing_goes)
     held_give(&held);
     DONE(cuCtxSynchronize());
     DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_capture_begin(group, scene.stream[A]));
+    DONE(cenote_capture_begin(scene.pool, group, scene.stream[A]));
     DONE(cuStreamBeginCapture(scene.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
     int error = cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT);
     EXPECT(error == CENOTE_OK || error == CENOTE_CAPTURE);
     EXPECT(reserved(&scene) >= 10 * MIB);
     DONE(cuStreamEndCapture(scene.stream[A], &graph));
-    DONE(cenote_capture_end(group, scene.stream[A]));
+    DONE(cenote_capture_end(scene.pool, group, scene.stream[A]));
     DONE(cuGraphDestroy(graph));
     DONE(cenote_group_destroy(group));
     DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
@@ -186,7 +186,7 @@ static void give_and_begin(void *memory, size_t bytes, cenote_stream stream, voi
     struct begins *begins = arg;
     (void)bytes, (void)stream;
     if (!begins->given++)
-        EXPECT_EQ(cenote_capture_begin(begins->captured, begins->stream), CENOTE_OK);
+        EXPECT_EQ(cenote_capture_begin(NULL, begins->captured, begins->stream), CENOTE_OK);
     DONE(cuMemFree(device_address(memory)));
 }
 
@@ -204,7 +204,7 @@ CASE(a_capture_that_begins_in_the_middle_ends_it)
     DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &begins.captured));
     begins.stream = scene.stream[A];
     for (int i = 0; i < SEGMENTS; i++)
-        DONE(cenote_group_alloc(group, 20 * MIB, 512, scene.stream[B], &block[i]));
+        DONE(group_alloc(group, 20 * MIB, 512, scene.stream[B], &block[i]));
     for (int i = 0; i < SEGMENTS; i++)
         DONE(cenote_free(block[i]));
     REQUIRE(held_take(&held, scene.pool, 10 * MIB, scene.stream[B]));
@@ -214,7 +214,7 @@ CASE(a_capture_that_begins_in_the_middle_ends_it)
     DONE(cenote_pool_trim(scene.pool, 0, 0));
     EXPECT_EQ(begins.given, 1);
     EXPECT_EQ(reserved(&scene), 10 * MIB + (size_t)(SEGMENTS - 1) * 20 * MIB);
-    DONE(cenote_capture_end(begins.captured, begins.stream));
+    DONE(cenote_capture_end(NULL, begins.captured, begins.stream));
     DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(begins.given, SEGMENTS);
     DONE(cenote_group_destroy(group));

@@ -32,14 +32,14 @@ static struct replayed capture(struct scene *scene)
 {
     struct replayed r;
     DONE(cenote_group_create(scene->pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &r.group));
-    DONE(cenote_capture_begin(r.group, scene->stream[A]));
+    DONE(cenote_capture_begin(scene->pool, r.group, scene->stream[A]));
     DONE(cuStreamBeginCapture(scene->stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
-    DONE(cenote_group_alloc(r.group, 40 * MIB, 512, scene->stream[A], &r.at));
+    DONE(group_alloc(r.group, 40 * MIB, 512, scene->stream[A], &r.at));
     struct held block = {r.at, 40 * MIB, 0x1234567, scene->stream[A]};
     held_launch(&block, sim_launch_fill, scene->stream[A]);
     held_linger(&block, scene->stream[A]);
     DONE(cuStreamEndCapture(scene->stream[A], &r.graph));
-    DONE(cenote_capture_end(r.group, scene->stream[A]));
+    DONE(cenote_capture_end(scene->pool, r.group, scene->stream[A]));
     DONE(cuGraphInstantiate(&r.exec, r.graph, 0));
     return r;
 }

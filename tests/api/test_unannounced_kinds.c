@@ -271,7 +271,7 @@ CASE(arena_that_a_group_leaves_to_the_next)
     open_strict(&scene, false);
     for (int i = 0; i < 2; i++) {
         DONE(cenote_group_create(scene.pool, "short", 0, NULL, &group));
-        DONE(cenote_group_alloc(group, 8 * MIB, 512, scene.stream[A], &block));
+        DONE(group_alloc(group, 8 * MIB, 512, scene.stream[A], &block));
         struct held held = held_of(block, 8 * MIB, scene.stream[A]);
         held_linger(&held, scene.stream[A]);
         DONE(cenote_free(block));
@@ -291,7 +291,7 @@ static void end_group(cenote_pool *pool, CUstream stream, size_t bytes)
     cenote_group *group;
     void *block;
     DONE(cenote_group_create(pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_group_alloc(group, bytes, 512, stream, &block));
+    DONE(group_alloc(group, bytes, 512, stream, &block));
     DONE(cenote_free(block));
     DONE(cenote_group_destroy(group));
 }

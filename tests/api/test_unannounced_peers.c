@@ -110,12 +110,12 @@ CASE(name_while_a_capture_is_open_there)
     DONE(cenote_pool_create(1, &options, &there));
     DONE(cuCtxPushCurrent(p.other));
     DONE(cenote_group_create(there, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_capture_begin(group, p.stream));
+    DONE(cenote_capture_begin(NULL, group, p.stream));
     DONE(cuCtxPopCurrent(NULL));
     name();
     look();
     EXPECT_EQ(pending(), 1);
-    DONE(cenote_capture_end(group, p.stream));
+    DONE(cenote_capture_end(NULL, group, p.stream));
     look();
     EXPECT_EQ(pending(), 1); /* no call has named it since */
     DONE(cenote_free(small));
@@ -259,17 +259,18 @@ CASE(end_that_cannot_be_asked_after)
 static cenote_pool *beside[2]; /* pools of the other device */
 static atomic_bool is_inside, may_leave;
 
-static void stay_inside(cenote_pool *pool, int change, void *address, size_t bytes, void *arg)
+static void stay_inside(cenote_pool *pool, const cenote_notice *notice, void *arg)
 {
+    (void)notice;
     struct wait wait = {0};
-    (void)pool, (void)change, (void)address, (void)bytes, (void)arg;
+    (void)pool, (void)arg;
     atomic_store(&is_inside, true);
     while (!atomic_load(&may_leave) && wait_on(&wait))
         ;
 }
 
 static int trim_there(void) { return cenote_pool_trim(beside[0], 0, 0); }
-static int announce_there(void) { return cenote_pool_capture_begin(beside[1], p.stream); }
+static int announce_there(void) { return cenote_capture_begin(beside[1], NULL, p.stream); }
 static int retire_from_here(void) { return cenote_stream_retire(p.scene.pool, p.stream); }
 
 /* A capture is being announced on the other device, and waits for a thread that is inside. A stream that ends there waits, too, not refused. */
@@ -286,7 +287,7 @@ CASE(end_while_a_capture_is_being_announced_there)
     DONE(cenote_free(small));
     DONE(cuCtxSynchronize());
     DONE(cuCtxPopCurrent(NULL));
-    DONE(cenote_pool_watch(beside[0], stay_inside, NULL));
+    DONE(cenote_pool_watch(beside[0], CENOTE_MAPPED | CENOTE_UNMAPPING | CENOTE_FREED, stay_inside, NULL));
     caller_start(&inside, trim_there, NULL);
     EXPECT(atomic_load(&is_inside));
     caller_start(&announces, announce_there, NULL);
@@ -299,11 +300,11 @@ CASE(end_while_a_capture_is_being_announced_there)
     DONE(inside.error);
     DONE(announces.error);
     DONE(retires.error);
-    DONE(cenote_pool_watch(beside[0], NULL, NULL));
+    DONE(cenote_pool_watch(beside[0], 0, stay_inside, NULL));
     DONE(cenote_free(used.at));
     look();
     EXPECT_EQ(pending(), 1); /* while the capture is open the driver is not asked */
-    DONE(cenote_pool_capture_end(beside[1], p.stream));
+    DONE(cenote_capture_end(beside[1], NULL, p.stream));
     for (int i = 0; i < 2; i++)
         DONE(cenote_pool_destroy(beside[i]));
     close_end();
@@ -321,13 +322,13 @@ CASE(end_while_a_capture_is_open_there)
     DONE(cuCtxPushCurrent(p.other));
     DONE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     DONE(cenote_group_create(there, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_capture_begin(group, stream));
+    DONE(cenote_capture_begin(NULL, group, stream));
     DONE(cuStreamSynchronize(p.stream));
     DONE(cuCtxPopCurrent(NULL));
     look();
     EXPECT_EQ(pending(), 1);
     DONE(cuCtxPushCurrent(p.other));
-    DONE(cenote_capture_end(group, stream));
+    DONE(cenote_capture_end(NULL, group, stream));
     DONE(cenote_group_destroy(group));
     DONE(cuStreamDestroy(stream));
     DONE(cuCtxPopCurrent(NULL));

@@ -340,7 +340,7 @@ CASE(stream_with_many_arenas)
     open_whims(&scene, true);
     for (int i = 0; i < GROUPS; i++) {
         DONE(cenote_group_create(scene.pool, "one of many", 0, NULL, &group[i]));
-        DONE(cenote_group_alloc(group[i], 512, 512, scene.stream[A], &block));
+        DONE(group_alloc(group[i], 512, 512, scene.stream[A], &block));
         DONE(cenote_free(block));
     }
     DONE(cenote_stream_retire(scene.pool, scene.stream[A]));

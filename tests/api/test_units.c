@@ -212,8 +212,8 @@ CASE(pins_hold_pages_of_both_sizes)
 static void name(struct scene *scene, int stream)
 {
     for (int i = 0; i < 2; i++) {
-        DONE(cenote_pool_capture_begin(scene->pool, scene->stream[stream]));
-        DONE(cenote_pool_capture_end(scene->pool, scene->stream[stream]));
+        DONE(cenote_capture_begin(scene->pool, NULL, scene->stream[stream]));
+        DONE(cenote_capture_end(scene->pool, NULL, scene->stream[stream]));
         DONE(cuCtxSynchronize());
     }
 }
@@ -329,9 +329,9 @@ static void capture_draws(uint32_t split_pages)
     open_with(&scene, "limit:32MiB");
     leave_free(&scene, split_pages, 4 * LARGE);
     DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_capture_begin(group, scene.stream[A]));
+    DONE(cenote_capture_begin(scene.pool, group, scene.stream[A]));
     DONE(cenote_alloc(scene.pool, 3 * LARGE, scene.stream[A], &at));
-    DONE(cenote_capture_end(group, scene.stream[A]));
+    DONE(cenote_capture_end(scene.pool, group, scene.stream[A]));
     DONE(cenote_free(at));
     DONE(cenote_group_destroy(group));
     units_end(&scene);
@@ -352,12 +352,12 @@ CASE(a_capture_begins_with_a_large_page_where_small_ones_lack)
     give(&scene, &small);
     units_grade_pages = SPLIT;
     DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_capture_begin(group, scene.stream[A]));
+    DONE(cenote_capture_begin(scene.pool, group, scene.stream[A]));
     DONE(cenote_alloc(scene.pool, 3 * MIB, scene.stream[A], &first));
     DONE(cenote_alloc(scene.pool, LARGE + SMALL, scene.stream[A], &second));
     EXPECT_EQ((uintptr_t)second % LARGE, 0);
     EXPECT_EQ(reserved(&scene), 3 * LARGE + 2 * SMALL);
-    DONE(cenote_capture_end(group, scene.stream[A]));
+    DONE(cenote_capture_end(scene.pool, group, scene.stream[A]));
     DONE(cenote_free(first));
     DONE(cenote_free(second));
     DONE(cenote_group_destroy(group));
@@ -396,12 +396,12 @@ static void *steal(void *arg)
 }
 
 /* The driver is about to be asked for the second unit, and the first is as it was. */
-static void at_notice(cenote_pool *pool, int change, void *address, size_t bytes, void *arg)
+static void at_notice(cenote_pool *pool, const cenote_notice *notice, void *arg)
 {
     struct thief *t = arg;
     pthread_t thread;
-    (void)pool, (void)bytes, (void)address;
-    if (change != CENOTE_UNMAPPING || atomic_fetch_add(&t->notices, 1) != 1)
+    (void)pool;
+    if (notice->change != CENOTE_UNMAPPING || atomic_fetch_add(&t->notices, 1) != 1)
         return;
     DONE(pthread_create(&thread, NULL, steal, t));
     DONE(pthread_join(thread, NULL));
@@ -418,14 +418,14 @@ CASE(a_place_is_taken_while_the_driver_keeps_the_aliases)
     give(&scene, &first);
     second = take(&scene, SPLIT, LARGE, B);
     leave_free(&scene, WIDE, 2 * LARGE);
-    DONE(cenote_pool_watch(scene.pool, at_notice, &thief));
+    DONE(cenote_pool_watch(scene.pool, CENOTE_MAPPED | CENOTE_UNMAPPING | CENOTE_FREED, at_notice, &thief));
     units_grade_pages = SPLIT;
     fault_arm("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN, true);
     int error = cenote_alloc(scene.pool, 2 * LARGE, scene.stream[A], &at);
     EXPECT(error == CENOTE_OK || error == CENOTE_DRIVER);
     EXPECT(fault_fired() > 1);
     fault_disarm();
-    DONE(cenote_pool_watch(scene.pool, NULL, NULL));
+    DONE(cenote_pool_watch(scene.pool, 0, at_notice, &thief));
     DONE(cenote_pool_check(scene.pool));
     if (at)
         DONE(cenote_free(at));

@@ -191,7 +191,7 @@ CASE(memory_that_is_not_of_the_card)
     scene_open(&scene, 256 * MIB);
     DONE(cenote_group_create(scene.pool, "far", 0, &(cenote_source){.take = take_far_away, .give = give_far_away}, &group));
     for (int i = 0; i < 3; i++)
-        REQUIRE(!cenote_group_alloc(group, 150 * MIB, 512, scene.stream[A], &far[i]));
+        REQUIRE(!group_alloc(group, 150 * MIB, 512, scene.stream[A], &far[i]));
     REQUIRE(!cenote_alloc(scene.pool, 60 * MIB, scene.stream[A], &near));
     DONE(cenote_free(near));
     for (int i = 0; i < 3; i++)
@@ -208,7 +208,7 @@ CASE(a_hopeless_request_leaves_what_is_free)
     void *live, *far, *none = NULL;
     scene_open(&scene, 256 * MIB);
     DONE(cenote_group_create(scene.pool, "far", 0, &(cenote_source){.take = take_far_away, .give = give_far_away}, &group));
-    REQUIRE(!cenote_group_alloc(group, 20 * MIB, 512, scene.stream[A], &far));
+    REQUIRE(!group_alloc(group, 20 * MIB, 512, scene.stream[A], &far));
     DONE(cenote_free(far));
     REQUIRE(!cenote_alloc(scene.pool, 200 * MIB, scene.stream[A], &live));
     given_back = 0;

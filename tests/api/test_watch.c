@@ -22,7 +22,7 @@ CASE(every_page_is_told_of)
     struct scene scene;
     struct held held;
     scene_open(&scene, CARD);
-    DONE(cenote_pool_watch(scene.pool, registry_hear, &g));
+    DONE(cenote_pool_watch(scene.pool, CENOTE_MAPPED | CENOTE_UNMAPPING | CENOTE_FREED, registry_hear, &g));
     REQUIRE(held_take(&held, scene.pool, 10 * MIB, scene.stream[A]));
     EXPECT_EQ(g.mapped, 1); /* neighbours are one notice */
     EXPECT_EQ(g.ranges[0].end - g.ranges[0].at, 10 * MIB);
@@ -34,7 +34,7 @@ CASE(every_page_is_told_of)
     held_give(&held);
     DONE(cenote_pool_trim(scene.pool, 4 * MIB, CENOTE_TRIM_WAIT));
     EXPECT_EQ(g.unmapping, 3);
-    EXPECT_EQ(cenote_pool_watch(NULL, registry_hear, &g), CENOTE_INVALID);
+    EXPECT_EQ(cenote_pool_watch(NULL, CENOTE_MAPPED | CENOTE_UNMAPPING | CENOTE_FREED, registry_hear, &g), CENOTE_INVALID);
     DONE(cenote_pool_check(scene.pool));
     scene_judge(&scene);
     scene_destroy_pool(&scene);
@@ -50,7 +50,7 @@ CASE(a_harvest_changes_nothing_where_it_takes_from)
     struct scene scene;
     struct held hole, kept, wide;
     scene_open(&scene, CARD);
-    DONE(cenote_pool_watch(scene.pool, registry_hear, &g));
+    DONE(cenote_pool_watch(scene.pool, CENOTE_MAPPED | CENOTE_UNMAPPING | CENOTE_FREED, registry_hear, &g));
     REQUIRE(held_take(&hole, scene.pool, 6 * MIB, scene.stream[A]));
     REQUIRE(held_take(&kept, scene.pool, 2 * MIB, scene.stream[A]));
     registry_use(&g, hole.at, hole.bytes);
@@ -74,7 +74,7 @@ CASE(what_a_failed_fill_took_away_stays_away)
     struct held hole, kept, wide, again;
     void *none;
     scene_open(&scene, CARD);
-    DONE(cenote_pool_watch(scene.pool, registry_hear, &g));
+    DONE(cenote_pool_watch(scene.pool, CENOTE_MAPPED | CENOTE_UNMAPPING | CENOTE_FREED, registry_hear, &g));
     REQUIRE(held_take(&hole, scene.pool, 6 * MIB, scene.stream[A]));
     REQUIRE(held_take(&kept, scene.pool, 2 * MIB, scene.stream[A]));
     held_give(&hole);
@@ -104,7 +104,7 @@ CASE(a_block_that_waited_is_told_of_when_it_is_free)
     cenote_options options = scene_options();
     shape.lag = MSEC;
     scene_open_with(&scene, &shape, &options);
-    DONE(cenote_pool_watch(scene.pool, registry_hear, &g));
+    DONE(cenote_pool_watch(scene.pool, CENOTE_MAPPED | CENOTE_UNMAPPING | CENOTE_FREED, registry_hear, &g));
     for (size_t bytes = 100; bytes <= 8 * MIB; bytes += 8 * MIB - 100) {
         REQUIRE(held_take(&held, scene.pool, bytes, scene.stream[A]));
         DONE(cenote_use(held.at, scene.stream[B]));
@@ -139,7 +139,7 @@ CASE(a_refused_unmap_is_taken_back)
         options.provider = providers[i];
         memset(&g, 0, sizeof g);
         scene_open_with(&scene, &shape, &options);
-        DONE(cenote_pool_watch(scene.pool, registry_hear, &g));
+        DONE(cenote_pool_watch(scene.pool, CENOTE_MAPPED | CENOTE_UNMAPPING | CENOTE_FREED, registry_hear, &g));
         REQUIRE(held_take(&held, scene.pool, 10 * MIB, scene.stream[A]));
         registry_use(&g, held.at, held.bytes);
         held_give(&held);
@@ -168,9 +168,9 @@ struct worker {
     _Atomic bool stop;
 };
 
-static void count_calls(cenote_pool *pool, int change, void *address, size_t bytes, void *arg)
+static void count_calls(cenote_pool *pool, const cenote_notice *notice, void *arg)
 {
-    (void)pool, (void)change, (void)address, (void)bytes;
+    (void)pool, (void)notice;
     atomic_fetch_add((atomic_uint *)arg, 1);
 }
 
@@ -201,10 +201,10 @@ CASE(nothing_comes_after_it_was_taken_away)
         pthread_create(&threads[i], NULL, work, &workers[i]);
     }
     for (int i = 0; i < 100; i++) {
-        DONE(cenote_pool_watch(scene.pool, count_calls, &calls));
+        DONE(cenote_pool_watch(scene.pool, CENOTE_MAPPED | CENOTE_UNMAPPING | CENOTE_FREED, count_calls, &calls));
         while (i % 10 == 0 && !atomic_load(&calls))
             continue;
-        DONE(cenote_pool_watch(scene.pool, NULL, NULL));
+        DONE(cenote_pool_watch(scene.pool, 0, count_calls, &calls));
         atomic_store(&calls, 0);
         for (int look = 0; look < 100; look++)
             late += atomic_load(&calls);
@@ -238,7 +238,7 @@ static void take_one(struct program *p, int slot)
     CUstream stream = p->scene.stream[pick(p, SCENE_STREAMS)];
     size_t bytes = pick(p, 3) ? (size_t)1 + pick(p, 16 * MIB) : (size_t)1 + pick(p, 9000);
     bool in_group = p->group && pick(p, 4) == 0;
-    int error = in_group ? cenote_group_alloc(p->group, bytes, 512, stream, &block) : cenote_alloc(p->scene.pool, bytes, stream, &block);
+    int error = in_group ? group_alloc(p->group, bytes, 512, stream, &block) : cenote_alloc(p->scene.pool, bytes, stream, &block);
     p->refused += error != 0;
     if (error)
         return;
@@ -328,7 +328,7 @@ static void run_program(uint64_t seed, unsigned provider, bool faults)
     shape.lag = MSEC;
     options.provider = provider;
     scene_open_with(&p->scene, &shape, &options);
-    DONE(cenote_pool_watch(p->scene.pool, registry_hear, &p->g));
+    DONE(cenote_pool_watch(p->scene.pool, CENOTE_MAPPED | CENOTE_UNMAPPING | CENOTE_FREED, registry_hear, &p->g));
     for (int i = 0; i < 1500; i++)
         step(p);
     give_all(p);

@@ -331,12 +331,12 @@ CASE(an_import_is_owned_after_a_call_that_must_not_be)
     cenote::pool pool(0, card::options());
     cenote::block block = pool.alloc(3 * MIB, card.a);
     cenote::imported import(block.share(), 0);
-    auto closes = [](cenote_pool *, int, void *, std::size_t, void *arg) {
+    auto closes = [](cenote_pool *, const cenote_notice *, void *arg) {
         EXPECT_EQ(thrown([&] { static_cast<cenote::imported *>(arg)->close(); }), 'm');
     };
-    cenote::check(cenote_pool_watch(pool.get(), closes, &import));
+    cenote::check(cenote_pool_watch(pool.get(), CENOTE_MAPPED | CENOTE_UNMAPPING | CENOTE_FREED, closes, &import));
     cenote::block more = pool.alloc(40 * MIB, card.b);
-    cenote::check(cenote_pool_watch(pool.get(), nullptr, nullptr));
+    cenote::check(cenote_pool_watch(pool.get(), 0, closes, &import));
     EXPECT(import);
     import.close();
     EXPECT(!import);
@@ -376,7 +376,7 @@ CASE(calls_of_a_runtime)
     cenote::pool pool(0, card::options());
     cenote::group group(pool, "sequence");
     pool.reserve(8 * MIB, card.a);
-    EXPECT(pool.budget().held >= 8 * MIB);
+    EXPECT(pool.available().held >= 8 * MIB);
     cenote::block block, of_group = group.alloc(MIB, card.a);
     cenote_request request = {};
     request.bytes = std::size_t{1} << 46;

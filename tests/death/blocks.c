@@ -352,16 +352,15 @@ MISUSE(the_kind_of_a_freed_block, CENOTE_NOT_OURS, "no live block")
 MISUSE(a_place_that_no_block_has, CENOTE_INVALID, "address that an earlier block had")
 {
     s->named = s->live[0].at + 100;
-    EXPECT_EQ(cenote_alloc_at(s->scene.pool, NULL, s->live[0].at, 0, s->scene.stream[A]), CENOTE_INVALID);
-    return cenote_alloc_at(s->scene.pool, NULL, s->live[0].at + 100, 512, s->scene.stream[A]);
+    EXPECT_EQ(alloc_at(s->scene.pool, NULL, s->live[0].at, 0, s->scene.stream[A]), CENOTE_INVALID);
+    return alloc_at(s->scene.pool, NULL, s->live[0].at + 100, 512, s->scene.stream[A]);
 }
 
-MISUSE(a_place_in_another_pools_group, CENOTE_INVALID, "a group of this pool")
+MISUSE(a_place_in_another_pools_group, CENOTE_INVALID, "is of another pool: give its own, or NULL")
 {
     cenote_pool *pool = pool_of(s);
     cenote_group *group = group_of(s, 0);
-    s->named = s->live[0].at;
-    int error = cenote_alloc_at(pool, group, s->live[0].at, 512, s->scene.stream[A]);
+    int error = alloc_at(pool, group, s->live[0].at, 512, s->scene.stream[A]);
     DONE(cenote_group_destroy(group));
     DONE(cenote_pool_destroy(pool));
     return error;
@@ -369,7 +368,7 @@ MISUSE(a_place_in_another_pools_group, CENOTE_INVALID, "a group of this pool")
 
 ANSWER(a_place_that_is_taken, CENOTE_INVALID, "not free memory of this stream and group")
 {
-    return cenote_alloc_at(s->scene.pool, NULL, s->live[0].at, 3 * MIB, s->scene.stream[A]);
+    return alloc_at(s->scene.pool, NULL, s->live[0].at, 3 * MIB, s->scene.stream[A]);
 }
 
 /* -------------------------------------------------------------------------------------------------------------------------- shares */

@@ -33,9 +33,9 @@ static void call_them_all(void)
     keep_words();
 }
 
-static void nosy_watch(cenote_pool *pool, int change, void *address, size_t bytes, void *arg)
+static void nosy_watch(cenote_pool *pool, const cenote_notice *notice, void *arg)
 {
-    (void)pool, (void)change, (void)address, (void)bytes, (void)arg;
+    (void)pool, (void)notice, (void)arg;
     call_them_all();
 }
 
@@ -49,11 +49,11 @@ static uint64_t nosy_clock(void *arg)
 MISUSE(a_watch_function_that_calls_cenote, CENOTE_INVALID, "must not call cenote")
 {
     group = group_of(s, CENOTE_GROUP_PRIVATE);
-    DONE(cenote_pool_watch(s->scene.pool, nosy_watch, NULL));
+    DONE(cenote_pool_watch(s->scene.pool, CENOTE_MAPPED | CENOTE_UNMAPPING | CENOTE_FREED, nosy_watch, NULL));
     awaken(s);
     DONE(cenote_free(block_of(s, 20 * MIB)));
     EXPECT(!awake);
-    DONE(cenote_pool_watch(s->scene.pool, NULL, NULL));
+    DONE(cenote_pool_watch(s->scene.pool, 0, nosy_watch, NULL));
     DONE(cenote_group_destroy(group));
     return answer;
 }
@@ -66,7 +66,7 @@ MISUSE(a_watch_function_that_calls_cenote_later, CENOTE_INVALID, "must not call 
     DONE(cenote_use(block, s->scene.stream[B]));
     DONE(sim_launch_wait(s->scene.stream[B], MSEC));
     DONE(cenote_free(block));
-    DONE(cenote_pool_watch(s->scene.pool, nosy_watch, NULL));
+    DONE(cenote_pool_watch(s->scene.pool, CENOTE_MAPPED | CENOTE_UNMAPPING | CENOTE_FREED, nosy_watch, NULL));
     awaken(s);
     DONE(cenote_pool_trim(s->scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT(!awake);
@@ -75,7 +75,7 @@ MISUSE(a_watch_function_that_calls_cenote_later, CENOTE_INVALID, "must not call 
     awaken(s);
     DONE(cenote_pool_trim(s->scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT(!awake);
-    DONE(cenote_pool_watch(s->scene.pool, NULL, NULL));
+    DONE(cenote_pool_watch(s->scene.pool, 0, nosy_watch, NULL));
     DONE(cenote_group_destroy(group));
     return answer;
 }
@@ -108,7 +108,7 @@ static void *take_from_itself(size_t bytes, cenote_stream stream, void *arg)
 {
     void *block = NULL;
     calls++;
-    answer = cenote_group_alloc(arg, bytes, 512, stream, &block);
+    answer = group_alloc(arg, bytes, 512, stream, &block);
     keep_words();
     return block;
 }
@@ -129,7 +129,7 @@ MISUSE(a_source_that_takes_from_its_own_group, CENOTE_INVALID, "allocates from i
     source.arg = place; /* the next group has the handle of the one before */
     DONE(cenote_group_create(s->scene.pool, "own", 0, &source, &group));
     EXPECT_EQ(group, place);
-    EXPECT_EQ(cenote_group_alloc(group, MIB, 512, s->scene.stream[A], &block), CENOTE_OUT_OF_MEMORY);
+    EXPECT_EQ(group_alloc(group, MIB, 512, s->scene.stream[A], &block), CENOTE_OUT_OF_MEMORY);
     EXPECT(calls > 0);
     DONE(cenote_group_destroy(group));
     return answer;
@@ -169,7 +169,7 @@ ANSWER(a_source_that_calls_cenote, CENOTE_OK, NULL)
     void *block;
     awaken(s);
     DONE(cenote_group_create(s->scene.pool, "own", 0, &(cenote_source){take_and_call, give_nothing, s}, &group));
-    DONE(cenote_group_alloc(group, 3 * MIB, 512, s->scene.stream[A], &block));
+    DONE(group_alloc(group, 3 * MIB, 512, s->scene.stream[A], &block));
     DONE(cenote_free(block));
     DONE(cenote_group_destroy(group));
     DONE(cenote_pool_trim(s->scene.pool, 0, CENOTE_TRIM_WAIT));
@@ -182,7 +182,7 @@ MISUSE(a_source_that_destroys_the_pool, CENOTE_BUSY, "when it has returned")
     void *block;
     awaken(s);
     DONE(cenote_group_create(s->scene.pool, "own", 0, &(cenote_source){take_and_call, give_and_call, s}, &group));
-    DONE(cenote_group_alloc(group, 3 * MIB, 512, s->scene.stream[A], &block));
+    DONE(group_alloc(group, 3 * MIB, 512, s->scene.stream[A], &block));
     DONE(cenote_free(block));
     DONE(cenote_group_destroy(group));
     DONE(cenote_pool_trim(s->scene.pool, 0, CENOTE_TRIM_WAIT));

@@ -26,11 +26,16 @@ static void answered(const char *call, int error)
 
 #define ASK(call) answered(#call, call)
 
+static void hear(cenote_pool *pool, const cenote_notice *notice, void *arg)
+{
+    (void)pool, (void)notice, (void)arg;
+}
+
 static void call_pools(struct scenery *s, cenote_group *group)
 {
     cenote_pool *pool = s->scene.pool, *other;
     cenote_stats stats;
-    cenote_budget budget;
+    cenote_available left;
     size_t count;
     uint64_t bytes;
     cenote_loan *loan = NULL;
@@ -41,9 +46,9 @@ static void call_pools(struct scenery *s, cenote_group *group)
     ASK(cenote_pool_set_limit(pool, 0));
     ASK(cenote_pool_set_trim_above(pool, 0.5));
     ASK(cenote_pool_grant(pool, 0));
-    ASK(cenote_pool_budget(pool, &budget));
+    ASK(cenote_pool_available(pool, &left));
     ASK(cenote_pool_on_shortage(pool, NULL, NULL));
-    ASK(cenote_pool_watch(pool, NULL, NULL));
+    ASK(cenote_pool_watch(pool, 0, hear, NULL));
     ASK(cenote_pool_stats(pool, &stats));
     ASK(cenote_pool_reset_peaks(pool));
     ASK(cenote_pool_reset_totals(pool));
@@ -79,9 +84,9 @@ static void call_blocks(struct scenery *s, cenote_group *group)
     char *at = s->live[0].at;
     void *block;
     ASK(cenote_alloc(pool, 512, stream, &block));
-    ASK(cenote_alloc_aligned(pool, 512, 512, stream, &block));
+    ASK(alloc_aligned(pool, 512, 512, stream, &block));
     ASK(cenote_alloc_with(pool, (&(cenote_request){.bytes = 512, .stream = stream}), &block));
-    ASK(cenote_alloc_at(pool, NULL, at, 512, stream));
+    ASK(alloc_at(pool, NULL, at, 512, stream));
     ASK(cenote_free(at));
     ASK(cenote_free_sized(at, s->live[0].bytes));
     ASK(cenote_free_on(at, s->scene.stream[B]));
@@ -101,11 +106,11 @@ static void call_blocks(struct scenery *s, cenote_group *group)
     ASK(cenote_stream_set_immortal(pool, stream));
     ASK(cenote_group_create(pool, "next", 0, NULL, &next));
     ASK(cenote_group_set_flags(group, 0));
-    ASK(cenote_group_alloc(group, 512, 512, stream, &block));
-    ASK(cenote_capture_begin(group, stream));
-    ASK(cenote_capture_end(group, stream));
-    ASK(cenote_pool_capture_begin(pool, stream));
-    ASK(cenote_pool_capture_end(pool, stream));
+    ASK(group_alloc(group, 512, 512, stream, &block));
+    ASK(cenote_capture_begin(NULL, group, stream));
+    ASK(cenote_capture_end(NULL, group, stream));
+    ASK(cenote_capture_begin(pool, NULL, stream));
+    ASK(cenote_capture_end(pool, NULL, stream));
     ASK(cenote_group_trim(group, 0));
     ASK(cenote_group_reset(group));
     ASK(cenote_group_destroy(group));
@@ -135,8 +140,6 @@ static const struct {
     {"cenote_pool_set_limit", "uint64_t bytes", "what is held above it is given back as far as it is free"},
     {"cenote_pool_reserve", "uint64_t bytes", "what cannot be had is CENOTE_OUT_OF_MEMORY"},
     {"cenote_alloc", "size_t bytes", "what cannot be served is CENOTE_OUT_OF_MEMORY"},
-    {"cenote_alloc_aligned", "size_t bytes", "the same"},
-    {"cenote_group_alloc", "size_t bytes", "the same"},
     {"cenote_pool_trim", "uint64_t keep_bytes", "more than is held: nothing is given back"},
     {"cenote_stats_text", "size_t room", "how much the caller has, only the caller knows"},
     {"cenote_stats_json", "size_t room", "the same"},
@@ -144,9 +147,9 @@ static const struct {
     {"cenote_pool_steps", "size_t room", "the same"},
     {"cenote_pool_pieces", "size_t room", "the same"},
     {"cenote_pool_mark", "size_t room", "the same"},
-    {"cenote_pool_explain", "size_t size", "the same"},
-    {"cenote_site_text", "size_t size", "the same"},
-    {"cenote_pool_growth", "size_t size", "the same"},
+    {"cenote_pool_explain", "size_t room", "the same"},
+    {"cenote_site_text", "size_t room", "the same"},
+    {"cenote_pool_growth", "size_t room", "the same"},
     {"cenote_pool_explain", "uint64_t bytes", "0 to more than the device has"},
     {"cenote_tag_share", "int on", "0, or not"},
 };

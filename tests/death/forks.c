@@ -56,9 +56,9 @@ MISUSE(a_free_in_a_fork, CENOTE_FORKED, "start workers with spawn")
 MISUSE(a_fork_during_a_capture, CENOTE_FORKED, "start workers with spawn")
 {
     cenote_group *group = group_of(s, CENOTE_GROUP_PRIVATE);
-    DONE(cenote_capture_begin(group, s->scene.stream[B]));
+    DONE(cenote_capture_begin(s->scene.pool, group, s->scene.stream[B]));
     int error = in_fork(s, call_all, group);
-    DONE(cenote_capture_end(group, s->scene.stream[B]));
+    DONE(cenote_capture_end(s->scene.pool, group, s->scene.stream[B]));
     return close_group(group, error);
 }
 

@@ -86,9 +86,9 @@ MISUSE(destroyed_during_a_capture, CENOTE_BUSY, "a capture is open")
 {
     cenote_group *group = group_of(s, CENOTE_GROUP_PRIVATE);
     cenote_pool *pool = pool_of(s);
-    DONE(cenote_capture_begin(group, s->scene.stream[B]));
+    DONE(cenote_capture_begin(s->scene.pool, group, s->scene.stream[B]));
     int error = cenote_pool_destroy(pool);
-    DONE(cenote_capture_end(group, s->scene.stream[B]));
+    DONE(cenote_capture_end(s->scene.pool, group, s->scene.stream[B]));
     DONE(cenote_pool_destroy(pool));
     DONE(cenote_group_destroy(group));
     return error;
@@ -217,11 +217,11 @@ MISUSE(growth_over_too_many_steps, CENOTE_INVALID, "looks at 2 to")
 
 MISUSE(alignments_that_are_none, CENOTE_INVALID, "no power of two up to the page size, 2097152")
 {
-    static const size_t wrong[] = {0, 3, 513, 2 * MIB + 512, 4 * MIB, SIZE_MAX / 2 + 1, SIZE_MAX};
+    static const size_t wrong[] = {3, 513, 2 * MIB + 512, 4 * MIB, SIZE_MAX / 2 + 1, SIZE_MAX};
     void *block = s;
     int error = CENOTE_OK;
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
-        EXPECT_EQ(error = cenote_alloc_aligned(s->scene.pool, 4096, wrong[i], s->scene.stream[A], &block), CENOTE_INVALID);
+        EXPECT_EQ(error = alloc_aligned(s->scene.pool, 4096, wrong[i], s->scene.stream[A], &block), CENOTE_INVALID);
     EXPECT_EQ(block, s); /* results are set only on success */
     return error;
 }
@@ -297,7 +297,7 @@ MISUSE(a_source_that_gives_what_is_not_aligned, CENOTE_INVALID, "not aligned to 
     cenote_group *group;
     void *block;
     DONE(cenote_group_create(s->scene.pool, "x", 0, &(cenote_source){take_misaligned, give_nothing, s}, &group));
-    int error = cenote_group_alloc(group, MIB, 512, s->scene.stream[A], &block);
+    int error = group_alloc(group, MIB, 512, s->scene.stream[A], &block);
     DONE(cenote_group_destroy(group));
     return error;
 }
@@ -307,13 +307,13 @@ MISUSE(taken_from_a_destroyed_group, CENOTE_INVALID, "group \"graphs\" was destr
 {
     void *block, *none;
     cenote_group *group = group_of(s, 0);
-    DONE(cenote_group_alloc(group, MIB, 512, s->scene.stream[A], &block));
+    DONE(group_alloc(group, MIB, 512, s->scene.stream[A], &block));
     DONE(cenote_group_destroy(group));
-    int error = cenote_group_alloc(group, MIB, 512, s->scene.stream[A], &none);
+    int error = group_alloc(group, MIB, 512, s->scene.stream[A], &none);
     DONE(cenote_free(block));
-    EXPECT_EQ(cenote_group_alloc(group, MIB, 512, s->scene.stream[A], &none), CENOTE_INVALID);
+    EXPECT_EQ(group_alloc(group, MIB, 512, s->scene.stream[A], &none), CENOTE_INVALID);
     DONE(cenote_pool_trim(s->scene.pool, 0, CENOTE_TRIM_WAIT));
-    EXPECT_EQ(cenote_group_alloc(group, MIB, 512, s->scene.stream[A], &none), CENOTE_INVALID);
+    EXPECT_EQ(group_alloc(group, MIB, 512, s->scene.stream[A], &none), CENOTE_INVALID);
     return error;
 }
 
@@ -323,11 +323,11 @@ static void call_with(struct scenery *s, cenote_group *group, cenote_pool *pool)
     uint64_t bytes;
     size_t count;
     void *block;
-    EXPECT_EQ(cenote_group_alloc(group, MIB, 512, s->scene.stream[A], &block), CENOTE_INVALID);
-    EXPECT_EQ(cenote_alloc_at(pool, group, s->live[0].at, 512, s->scene.stream[A]), CENOTE_INVALID);
+    EXPECT_EQ(group_alloc(group, MIB, 512, s->scene.stream[A], &block), CENOTE_INVALID);
+    EXPECT_EQ(alloc_at(pool, group, s->live[0].at, 512, s->scene.stream[A]), CENOTE_INVALID);
     EXPECT_EQ(cenote_group_set_flags(group, 0), CENOTE_INVALID);
-    EXPECT_EQ(cenote_capture_begin(group, s->scene.stream[A]), CENOTE_INVALID);
-    EXPECT_EQ(cenote_capture_end(group, s->scene.stream[A]), CENOTE_INVALID);
+    EXPECT_EQ(cenote_capture_begin(s->scene.pool, group, s->scene.stream[A]), CENOTE_INVALID);
+    EXPECT_EQ(cenote_capture_end(s->scene.pool, group, s->scene.stream[A]), CENOTE_INVALID);
     EXPECT_EQ(cenote_group_reserved(group, &bytes), CENOTE_INVALID);
     EXPECT_EQ(cenote_pool_pieces(pool, group, NULL, 0, &count), CENOTE_INVALID);
 }
@@ -347,7 +347,7 @@ MISUSE(a_group_whose_pool_is_gone, CENOTE_INVALID, "was destroyed")
     cenote_pool *pool = pool_of(s);
     DONE(cenote_group_create(pool, "graphs", 0, NULL, &group));
     DONE(cenote_group_create(pool, "other", 0, NULL, &second));
-    DONE(cenote_group_alloc(group, MIB, 512, s->scene.stream[A], &block));
+    DONE(group_alloc(group, MIB, 512, s->scene.stream[A], &block));
     DONE(cenote_free(block));
     DONE(cenote_group_destroy(group));
     DONE(cenote_group_destroy(second));
@@ -398,34 +398,34 @@ MISUSE(a_group_of_another_pool, CENOTE_INVALID, "not of this pool")
 MISUSE(a_capture_begun_twice, CENOTE_CAPTURE, "cenote_capture_end comes first")
 {
     cenote_group *group = group_of(s, CENOTE_GROUP_PRIVATE);
-    DONE(cenote_capture_begin(group, s->scene.stream[B]));
-    int error = cenote_capture_begin(group, s->scene.stream[B]);
-    DONE(cenote_capture_end(group, s->scene.stream[B]));
+    DONE(cenote_capture_begin(s->scene.pool, group, s->scene.stream[B]));
+    int error = cenote_capture_begin(s->scene.pool, group, s->scene.stream[B]);
+    DONE(cenote_capture_end(s->scene.pool, group, s->scene.stream[B]));
     return close_group(group, error);
 }
 
 MISUSE(a_capture_that_was_never_begun, CENOTE_CAPTURE, "the group and stream it was begun with")
 {
     cenote_group *group = group_of(s, CENOTE_GROUP_PRIVATE);
-    return close_group(group, cenote_capture_end(group, s->scene.stream[B]));
+    return close_group(group, cenote_capture_end(s->scene.pool, group, s->scene.stream[B]));
 }
 
 MISUSE(a_capture_ended_twice, CENOTE_CAPTURE, "the group and stream it was begun with")
 {
     cenote_group *group = group_of(s, CENOTE_GROUP_PRIVATE);
-    DONE(cenote_capture_begin(group, s->scene.stream[B]));
-    DONE(cenote_capture_end(group, s->scene.stream[B]));
-    return close_group(group, cenote_capture_end(group, s->scene.stream[B]));
+    DONE(cenote_capture_begin(s->scene.pool, group, s->scene.stream[B]));
+    DONE(cenote_capture_end(s->scene.pool, group, s->scene.stream[B]));
+    return close_group(group, cenote_capture_end(s->scene.pool, group, s->scene.stream[B]));
 }
 
 MISUSE(a_capture_ended_on_another_stream, CENOTE_CAPTURE, "the group and stream it was begun with")
 {
     cenote_group *group = group_of(s, CENOTE_GROUP_PRIVATE), *second = group_of(s, CENOTE_GROUP_PRIVATE);
-    DONE(cenote_capture_begin(group, s->scene.stream[B]));
-    EXPECT_EQ(cenote_capture_end(second, s->scene.stream[B]), CENOTE_CAPTURE);
-    int error = cenote_capture_end(group, s->scene.stream[C]);
+    DONE(cenote_capture_begin(s->scene.pool, group, s->scene.stream[B]));
+    EXPECT_EQ(cenote_capture_end(s->scene.pool, second, s->scene.stream[B]), CENOTE_CAPTURE);
+    int error = cenote_capture_end(s->scene.pool, group, s->scene.stream[C]);
     EXPECT_EQ(scene_stats(s->scene.pool).captures, 1);
-    DONE(cenote_capture_end(group, s->scene.stream[B]));
+    DONE(cenote_capture_end(s->scene.pool, group, s->scene.stream[B]));
     DONE(cenote_group_destroy(second));
     return close_group(group, error);
 }
@@ -433,16 +433,16 @@ MISUSE(a_capture_ended_on_another_stream, CENOTE_CAPTURE, "the group and stream 
 MISUSE(a_group_destroyed_in_its_capture, CENOTE_CAPTURE, "cenote_capture_end comes first")
 {
     cenote_group *group = group_of(s, CENOTE_GROUP_PRIVATE);
-    DONE(cenote_capture_begin(group, s->scene.stream[B]));
+    DONE(cenote_capture_begin(s->scene.pool, group, s->scene.stream[B]));
     int error = cenote_group_destroy(group);
-    DONE(cenote_capture_end(group, s->scene.stream[B]));
+    DONE(cenote_capture_end(s->scene.pool, group, s->scene.stream[B]));
     return close_group(group, error);
 }
 
 MISUSE(a_capture_into_memory_that_moves, CENOTE_INVALID, "is not private")
 {
     cenote_group *group = group_of(s, 0);
-    return close_group(group, cenote_capture_begin(group, s->scene.stream[B]));
+    return close_group(group, cenote_capture_begin(s->scene.pool, group, s->scene.stream[B]));
 }
 
 MISUSE(more_captures_than_there_can_be, CENOTE_CAPTURE, "captures are open")
@@ -452,11 +452,11 @@ MISUSE(more_captures_than_there_can_be, CENOTE_CAPTURE, "captures are open")
     cenote_group *group = group_of(s, CENOTE_GROUP_PRIVATE);
     for (int i = 0; i < 65; i++) {
         DONE(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
-        EXPECT_EQ(error = cenote_capture_begin(group, streams[i]), i < 64 ? CENOTE_OK : CENOTE_CAPTURE);
+        EXPECT_EQ(error = cenote_capture_begin(NULL, group, streams[i]), i < 64 ? CENOTE_OK : CENOTE_CAPTURE);
     }
     for (int i = 0; i < 65; i++) {
         if (i < 64)
-            DONE(cenote_capture_end(group, streams[i]));
+            DONE(cenote_capture_end(NULL, group, streams[i]));
         DONE(cuStreamDestroy(streams[i]));
     }
     return close_group(group, error);
@@ -536,7 +536,7 @@ MISUSE(a_capture_on_a_stream_of_another_device, CENOTE_INVALID, "is of device 1"
 {
     CUstream stream = stream_of_another_device(s);
     cenote_group *group = group_of(s, CENOTE_GROUP_PRIVATE);
-    int error = cenote_capture_begin(group, stream);
+    int error = cenote_capture_begin(NULL, group, stream);
     close_stream_of_another_device(stream);
     return close_group(group, error);
 }

@@ -180,7 +180,7 @@ struct act_block *act_take_aligned(struct act *act, cenote_pool *pool, size_t by
     void *at = act;
     if (!pool)
         return NULL;
-    int error = cenote_alloc_aligned(pool, bytes, alignment, stream, &at);
+    int error = alloc_aligned(pool, bytes, alignment, stream, &at);
     struct act_block *b = taken(act, error, at, bytes, stream);
     EXPECT(!b || (uintptr_t)b->at % alignment == 0);
     return b;
@@ -196,13 +196,13 @@ struct act_block *act_take_from(struct act *act, cenote_group *group, size_t byt
     void *at = act;
     if (!group)
         return NULL;
-    int error = cenote_group_alloc(group, bytes, 512, stream, &at);
+    int error = group_alloc(group, bytes, 512, stream, &at);
     return taken(act, error, at, bytes, stream);
 }
 
 struct act_block *act_take_at(struct act *act, cenote_pool *pool, cenote_group *group, void *at, size_t bytes, CUstream stream)
 {
-    int error = cenote_alloc_at(pool, group, at, bytes, stream);
+    int error = alloc_at(pool, group, at, bytes, stream);
     bool is_taken = error == CENOTE_INVALID && act->armed && act->injection.other == OTHER_IN_POOL; /* by the second thread */
     if (is_taken || !act_done(act, error))
         return NULL;

@@ -3,16 +3,16 @@
  */
 #include "tests/faults/scenarios.h"
 
-void scenario_budget(struct act *act)
+void scenario_available(struct act *act)
 {
-    cenote_budget budget;
+    cenote_available left;
     struct act_block *held = act_take(act, act->scene.pool, 5 * MIB, act->scene.stream[A]);
     act_use(act, held, act->scene.stream[B]);
     act_give(held);
     act_armed(act);
-    act_done(act, cenote_pool_budget(act->scene.pool, &budget));
+    act_done(act, cenote_pool_available(act->scene.pool, &left));
     sim_advance(20 * MSEC);
-    act_done(act, cenote_pool_budget(act->scene.pool, &budget));
+    act_done(act, cenote_pool_available(act->scene.pool, &left));
     act_take(act, act->scene.pool, 3 * MIB, act->scene.stream[C]);
 }
 
@@ -82,7 +82,7 @@ void scenario_reset_of_a_group(struct act *act)
     cenote_group *group = act_group(act, act->scene.pool, 0, NULL);
     for (int i = 0; i < 6; i++) {
         void *at;
-        DONE(cenote_group_alloc(group, i % 2 ? 3 * MIB : 3000, 512, act->scene.stream[A], &at));
+        DONE(group_alloc(group, i % 2 ? 3 * MIB : 3000, 512, act->scene.stream[A], &at));
         DONE(cenote_use(at, act->scene.stream[B]));
     }
     DONE(sim_launch_wait(act->scene.stream[B], 10 * MSEC));

@@ -20,7 +20,7 @@ static void grow_and_shrink(struct act *act)
     cenote_pool *pool = act->scene.pool;
     if (!act->retry)
         told = (struct registry){.others_use = act->injection.other == OTHER_IN_POOL};
-    DONE(cenote_pool_watch(pool, registry_hear, &told));
+    DONE(cenote_pool_watch(pool, CENOTE_MAPPED | CENOTE_UNMAPPING | CENOTE_FREED, registry_hear, &told));
     act_armed(act);
     struct act_block *hole = act_take(act, pool, 6 * MIB, act->scene.stream[A]);
     struct act_block *kept = act_take(act, pool, 2 * MIB, act->scene.stream[A]);

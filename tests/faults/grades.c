@@ -88,7 +88,7 @@ void scenario_watched_pages_of_all_sizes(struct act *act)
 {
     if (!act->retry)
         told = (struct registry){.others_use = act->injection.other == OTHER_IN_POOL};
-    DONE(cenote_pool_watch(act->scene.pool, registry_hear, &told));
+    DONE(cenote_pool_watch(act->scene.pool, CENOTE_MAPPED | CENOTE_UNMAPPING | CENOTE_FREED, registry_hear, &told));
     turn_there_and_back(act);
     act_give_all(act);
     act_done(act, cenote_pool_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));

@@ -57,7 +57,7 @@ void act_drop_group(struct act *act, cenote_group *group)
 
 bool act_capture(struct act *act, cenote_group *group, CUstream stream)
 {
-    if (!group || !act_done(act, cenote_capture_begin(group, stream)))
+    if (!group || !act_done(act, cenote_capture_begin(NULL, group, stream)))
         return false;
     int place = 0;
     while (act->captures[place].open)
@@ -70,7 +70,7 @@ bool act_capture(struct act *act, cenote_group *group, CUstream stream)
 
 static void tell_end(struct act *act, struct act_capture *capture)
 {
-    if (capture->open && act_done(act, cenote_capture_end(capture->group, capture->stream)))
+    if (capture->open && act_done(act, cenote_capture_end(NULL, capture->group, capture->stream)))
         capture->open = false;
 }
 

@@ -9,7 +9,7 @@
 
 static void capture_begin(cenote_group *group, CUstream stream)
 {
-    DONE(cenote_capture_begin(group, stream));
+    DONE(cenote_capture_begin(NULL, group, stream));
     DONE(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
 }
 
@@ -19,7 +19,7 @@ static CUgraphExec capture_end(cenote_group *group, CUstream stream)
     CUgraph graph = NULL;
     CUgraphExec exec = NULL;
     DONE(cuStreamEndCapture(stream, &graph));
-    DONE(cenote_capture_end(group, stream));
+    DONE(cenote_capture_end(NULL, group, stream));
     REQUIRE(graph != NULL);
     DONE(cuGraphInstantiate(&exec, graph, 0));
     DONE(cuGraphDestroy(graph));
@@ -37,7 +37,7 @@ static cenote_group *private_group(struct scene *scene)
 static bool group_take(struct held *held, cenote_group *group, size_t bytes, CUstream stream)
 {
     void *block = NULL;
-    int error = cenote_group_alloc(group, bytes, 512, stream, &block);
+    int error = group_alloc(group, bytes, 512, stream, &block);
     if (error)
         return false;
     *held = held_of(block, bytes, stream);
@@ -457,10 +457,10 @@ void hazard_graph_whose_group_lends(void)
     REQUIRE(group_take(&apart, group, 8 * MIB, scene.stream[C])); /* before any capture: this may be lent */
     held_give(&apart);
 
-    DONE(cenote_capture_begin(group, scene.stream[A]));
+    DONE(cenote_capture_begin(scene.pool, group, scene.stream[A]));
     REQUIRE(group_take(&joined, group, 6 * MIB, scene.stream[B]));
     held_give(&joined);
-    DONE(cenote_capture_end(group, scene.stream[A]));
+    DONE(cenote_capture_end(scene.pool, group, scene.stream[A]));
     CUgraphExec exec = capture_work(&scene, group, 20 * MIB, &result);
 
     for (int i = 0; i < 2; i++) {

@@ -182,14 +182,14 @@ void hazard_free_while_the_other_device_captures(void)
         REQUIRE(held_take(&block, p.scene.pool, 12 * MIB, p.scene.stream[A]));
         DONE(cenote_use(block.at, p.stream[0]));
         linger_there(&p, &block, p.stream[0]);
-        DONE(cenote_capture_begin(group, p.stream[1]));
+        DONE(cenote_capture_begin(NULL, group, p.stream[1]));
         DONE(cuStreamBeginCapture(p.stream[1], CU_STREAM_CAPTURE_MODE_GLOBAL));
         DONE(cenote_free(block.at));
         DONE(cenote_pool_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
         EXPECT_EQ(scene_stats(p.scene.pool).pending_blocks, 1);
         EXPECT_EQ(cenote_pool_destroy(p.scene.pool), CENOTE_BUSY);
         DONE(cuStreamEndCapture(p.stream[1], &graph));
-        DONE(cenote_capture_end(group, p.stream[1]));
+        DONE(cenote_capture_end(NULL, group, p.stream[1]));
         DONE(cuGraphDestroy(graph));
         if (immortal) { /* what could not be recorded is recorded now: the next look sees that it is done */
             DONE(cenote_pool_trim(p.scene.pool, 0, 0));
@@ -432,7 +432,7 @@ static void *announce_captures(void *arg)
 {
     struct neighbour *n = arg;
     for (int i = 0; i < 400; i++)
-        n->failures += cenote_capture_begin(n->group, n->own) || cenote_capture_end(n->group, n->own);
+        n->failures += cenote_capture_begin(NULL, n->group, n->own) || cenote_capture_end(NULL, n->group, n->own);
     return NULL;
 }
 

@@ -68,7 +68,7 @@ static inline void pinned_close(struct scene *scene)
 static inline cenote_host_stats pinned_stats(void)
 {
     cenote_host_stats stats;
-    DONE(cenote_host_read_stats(-1, &stats));
+    DONE(cenote_host_node_stats(-1, &stats));
     return stats;
 }
 

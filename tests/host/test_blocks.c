@@ -162,9 +162,9 @@ CASE(arguments_out_of_range)
     EXPECT_EQ(cenote_host_stream_set_immortal(1, scene.stream[A]), CENOTE_INVALID);
     DONE(cenote_host_stream_set_immortal(1, far));
     DONE(cenote_host_stream_set_immortal(0, scene.stream[A]));
-    EXPECT_EQ(cenote_host_read_stats(-2, &stats), CENOTE_INVALID);
-    EXPECT_EQ(cenote_host_read_stats(1000, &stats), CENOTE_INVALID);
-    DONE(cenote_host_read_stats(-1, &stats));
+    EXPECT_EQ(cenote_host_node_stats(-2, &stats), CENOTE_INVALID);
+    EXPECT_EQ(cenote_host_node_stats(1000, &stats), CENOTE_INVALID);
+    DONE(cenote_host_node_stats(-1, &stats));
     EXPECT_EQ(cenote_host_set_announced(2), CENOTE_INVALID);
     EXPECT_EQ(cenote_host_trim(0, CENOTE_TRIM_PERIODIC), CENOTE_INVALID);
     EXPECT_EQ(cenote_host_find(NULL, &(cenote_host_block){0}), CENOTE_NOT_OURS);

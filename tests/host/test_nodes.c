@@ -96,7 +96,7 @@ CASE(nodes_do_not_mix)
     uint64_t peaks = 0;
     for (int node = 0; node < 2; node++) {
         cenote_host_stats stats;
-        DONE(cenote_host_read_stats(node, &stats));
+        DONE(cenote_host_node_stats(node, &stats));
         EXPECT_EQ(stats.blocks.total_in, 600);
         EXPECT_EQ(stats.blocks.current, 0);
         peaks += stats.requested.peak;

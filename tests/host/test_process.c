@@ -58,7 +58,7 @@ static void in_the_fork(void)
     EXPECT_EQ(cenote_host_find(inherited, &found), CENOTE_FORKED);
     EXPECT_EQ(cenote_host_use(inherited, 0, NULL), CENOTE_FORKED);
     EXPECT_EQ(cenote_host_trim(0, 0), CENOTE_FORKED);
-    EXPECT_EQ(cenote_host_read_stats(-1, &stats), CENOTE_FORKED);
+    EXPECT_EQ(cenote_host_node_stats(-1, &stats), CENOTE_FORKED);
     EXPECT_EQ(cenote_host_close(), CENOTE_FORKED);
     EXPECT_EQ(cenote_host_open(NULL), CENOTE_FORKED);
     DONE(cenote_host_step());
@@ -135,7 +135,7 @@ static void *read_for_ever(void *arg)
 {
     cenote_host_stats stats;
     while (!atomic_load(&enough))
-        (void)!(cenote_host_read_stats(-1, &stats) || cenote_host_reset_peaks() || cenote_host_trim(0, 0));
+        (void)!(cenote_host_node_stats(-1, &stats) || cenote_host_reset_peaks() || cenote_host_trim(0, 0));
     return arg;
 }
 
@@ -143,7 +143,7 @@ static void reads_once(void)
 {
     cenote_host_stats stats;
     alarm(patience(10));
-    DONE(cenote_host_read_stats(-1, &stats));
+    DONE(cenote_host_node_stats(-1, &stats));
     DONE(cenote_host_trim(0, 0));
 }
 

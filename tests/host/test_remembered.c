@@ -194,7 +194,7 @@ static void forget_pinned(void)
     DONE(cenote_host_use(block, 1, stream));
     DONE(cenote_host_free(block));
     cenote_host_stats stats;
-    DONE(cenote_host_read_stats(-1, &stats));
+    DONE(cenote_host_node_stats(-1, &stats));
     EXPECT_EQ(stats.pending_blocks, 1); /* the copy of the next context is late, too */
     far_enter();
     DONE(cuStreamSynchronize(stream));
@@ -210,13 +210,13 @@ static void forget_pinned_of_the_pools_device(void)
     DONE(cenote_host_free(left));
     left = NULL;
     DONE(cenote_host_trim(UINT64_MAX, 0)); /* looks */
-    DONE(cenote_host_read_stats(-1, &stats));
+    DONE(cenote_host_node_stats(-1, &stats));
     EXPECT_EQ(stats.pending_blocks, 1);
     far_enter();
     DONE(cuCtxSynchronize());
     far_leave();
     DONE(cenote_host_trim(UINT64_MAX, 0));
-    DONE(cenote_host_read_stats(-1, &stats));
+    DONE(cenote_host_node_stats(-1, &stats));
     EXPECT_EQ(stats.pending_blocks, 0);
 }
 
@@ -437,7 +437,7 @@ static void own_capture(void)
 {
     DONE(cenote_group_create(pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &graph));
     far_enter();
-    DONE(cenote_capture_begin(graph, stream));
+    DONE(cenote_capture_begin(NULL, graph, stream));
     far_leave();
 }
 
@@ -463,7 +463,7 @@ static void forget_own_pinned_memory(void)
 
 static void forget_capture(void)
 {
-    DONE(cenote_capture_end(graph, stream)); /* by the handle: the stream has ended with its context */
+    DONE(cenote_capture_end(NULL, graph, stream)); /* by the handle: the stream has ended with its context */
     DONE(cenote_group_destroy(graph));
 }
 

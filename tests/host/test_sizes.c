@@ -22,7 +22,7 @@ static int ask_find(void *at, size_t size)
 
 static int ask_stats(void *at, size_t size)
 {
-    return (cenote_host_read_stats)(-1, at, size);
+    return (cenote_host_node_stats)(-1, at, size);
 }
 
 #define CALL(type_, ask_, ...) &(struct sized_call){.type = #type_, .known = sizeof(type_), .ask = ask_, __VA_ARGS__}

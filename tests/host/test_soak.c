@@ -245,7 +245,7 @@ static void look_on(struct worker *w, const void *block)
         must(soak, cenote_host_check());
         break;
     case 4:
-        must(soak, cenote_host_read_stats(-1, &stats) || cenote_host_reset_peaks());
+        must(soak, cenote_host_node_stats(-1, &stats) || cenote_host_reset_peaks());
         break;
     case 5: /* without captures the promise may come and go */
         if (soak->program.faults)

@@ -359,9 +359,9 @@ ENDS_WITH(exit_from_a_shortage_function, 8)
     cenote_alloc(scene.pool, 2 * CARD / 3, scene.stream[A], &block);
 }
 
-static void exit_on_watch(cenote_pool *pool, int change, void *address, size_t bytes, void *arg)
+static void exit_on_watch(cenote_pool *pool, const cenote_notice *notice, void *arg)
 {
-    (void)pool, (void)change, (void)address, (void)bytes, (void)arg;
+    (void)pool, (void)notice, (void)arg;
     exit(9);
 }
 
@@ -369,7 +369,7 @@ static void exit_watching(void)
 {
     void *block;
     open_mortal(&scene);
-    DONE(cenote_pool_watch(scene.pool, exit_on_watch, NULL));
+    DONE(cenote_pool_watch(scene.pool, CENOTE_MAPPED | CENOTE_UNMAPPING | CENOTE_FREED, exit_on_watch, NULL));
     cenote_alloc(scene.pool, 20 * MIB, scene.stream[A], &block);
 }
 
@@ -407,7 +407,7 @@ static void *ask(void *unused)
 }
 
 /* The thread that answers wants the turn, which the function's caller has. */
-static void exit_when_asked(cenote_pool *pool, int change, void *address, size_t bytes, void *arg)
+static void exit_when_asked(cenote_pool *pool, const cenote_notice *notice, void *arg)
 {
     pthread_t thread;
     struct wait wait = {0};
@@ -415,7 +415,7 @@ static void exit_when_asked(cenote_pool *pool, int change, void *address, size_t
     while (!atomic_load(&asker) && wait_on(&wait))
         ;
     EXPECT(wait_until_asleep(atomic_load(&asker)));
-    exit_on_watch(pool, change, address, bytes, arg);
+    exit_on_watch(pool, notice, arg);
 }
 
 ENDS_WITH(exit_from_a_watch_function_while_an_importer_asks, 9)
@@ -425,7 +425,7 @@ ENDS_WITH(exit_from_a_watch_function_while_an_importer_asks, 9)
     open_busy();
     DONE(cenote_export(held[0].at, &share));
     memcpy(&asked, &share, sizeof asked);
-    DONE(cenote_pool_watch(scene.pool, exit_when_asked, NULL));
+    DONE(cenote_pool_watch(scene.pool, CENOTE_MAPPED | CENOTE_UNMAPPING | CENOTE_FREED, exit_when_asked, NULL));
     cenote_alloc(scene.pool, 20 * MIB, scene.stream[A], &block);
 }
 

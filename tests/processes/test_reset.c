@@ -139,7 +139,7 @@ static void leave_everything(void)
     cenote_group *group = NULL;
     void *block;
     DONE(cenote_group_create(scene.pool, "private", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_group_alloc(group, 3 * MIB, 512, scene.stream[A], &block));
+    DONE(group_alloc(group, 3 * MIB, 512, scene.stream[A], &block));
     for (size_t bytes = 1; bytes < 2 * MIB; bytes = 3 * bytes)
         take_one(&scene, bytes);
     take_one(&scene, 40 * MIB);
@@ -164,11 +164,14 @@ ENDS_WITH(a_pool_of_a_reset_device_ends_with_its_blocks, 0)
 #define THEIRS 24
 
 static unsigned told_unmapped; /* that a block is, of a pool that has lost it */
+static unsigned told_ended;    /* its blocks */
 
-static void watch(cenote_pool *pool, int change, void *address, size_t bytes, void *arg)
+static void watch(cenote_pool *pool, const cenote_notice *notice, void *arg)
 {
     (void)pool, (void)arg;
-    told_unmapped += change == CENOTE_UNMAPPING && (char *)address <= live[0].at && live[0].at < (char *)address + bytes;
+    const char *at = notice->address;
+    told_unmapped += notice->change == CENOTE_UNMAPPING && at <= (char *)live[0].at && (char *)live[0].at < at + notice->bytes;
+    told_ended += notice->change == CENOTE_ENDED;
 }
 
 /*
@@ -183,7 +186,7 @@ static void lose_addresses_to(cenote_pool *pool, cenote_group *group, CUstream s
     int count = 0;
     while (count < THEIRS && found.pool != pool) {
         void *block;
-        DONE(cenote_group_alloc(group, 8 * MIB, 512, stream, &block));
+        DONE(group_alloc(group, 8 * MIB, 512, stream, &block));
         theirs[count++] = held_of(block, 8 * MIB, stream);
         if (cenote_find(live[0].at, &found))
             found.pool = NULL;
@@ -192,6 +195,7 @@ static void lose_addresses_to(cenote_pool *pool, cenote_group *group, CUstream s
     EXPECT_EQ(cenote_alloc(scene.pool, 900 * KIB, NULL, &more), CENOTE_DEVICE_LOST); /* though it has cached memory, and has not noticed the reset */
     EXPECT(cenote_free(live[0].at + 512) != CENOTE_OK);
     scene_destroy_pool(&scene);
+    EXPECT(told_ended > 0);
     EXPECT_EQ(told_unmapped, 0); /* the addresses are mapped, for another */
     for (int i = 0; i < count; i++) {
         DONE(cenote_find(theirs[i].at, &found));
@@ -213,7 +217,7 @@ static void on_the_other_device(unsigned provider, const cenote_source *source)
     options.provider = provider;
     DONE(cenote_alloc(scene.pool, 900 * KIB, NULL, &block));
     DONE(cenote_free(block)); /* cached */
-    DONE(cenote_pool_watch(scene.pool, watch, NULL));
+    DONE(cenote_pool_watch(scene.pool, CENOTE_UNMAPPING | CENOTE_ENDED, watch, NULL));
     DONE(cuDevicePrimaryCtxRetain(&other, 1));
     DONE(cuCtxSetCurrent(other));
     DONE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
@@ -227,7 +231,7 @@ static void on_the_other_device(unsigned provider, const cenote_source *source)
     DONE(cenote_free(block));
     DONE(cenote_pool_trim(pool, 0, CENOTE_TRIM_WAIT));
     reset();
-    told_unmapped = 0;
+    told_unmapped = told_ended = 0;
     lose_addresses_to(pool, group, stream);
     DONE(cenote_group_destroy(group));
     DONE(cenote_pool_destroy(pool));
@@ -372,13 +376,13 @@ ENDS_WITH(blocks_end_before_a_pool_that_another_device_keeps, 0)
     DONE(cenote_pool_create(1, &options, &other));
     DONE(cenote_pool_grant(scene.pool, 1));
     held_give(&live[0]);
-    DONE(cenote_pool_capture_begin(other, stream));
+    DONE(cenote_capture_begin(other, NULL, stream));
     reset();
     DONE(cuCtxSetCurrent(context));
     EXPECT_EQ(cenote_pool_destroy(scene.pool), CENOTE_BUSY);
     EXPECT_EQ(scene_stats(scene.pool).blocks.current, 0);
     EXPECT_EQ(cenote_free(live[1].at), CENOTE_DOUBLE_FREE);
-    DONE(cenote_pool_capture_end(other, stream));
+    DONE(cenote_capture_end(other, NULL, stream));
     DONE(cenote_pool_destroy(scene.pool));
     DONE(cenote_pool_destroy(other));
     EXPECT_TEXT_EQ(sim_last_violation(), "");

@@ -122,14 +122,14 @@ static void capture(int d)
     CUgraph graph = NULL;
     enter(d);
     make_pool(d);
-    DONE(cenote_pool_capture_begin(sides[d].pool, sides[d].stream));
+    DONE(cenote_capture_begin(sides[d].pool, NULL, sides[d].stream));
     DONE(cuStreamBeginCapture(sides[d].stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     if (sides[1 - d].pool)
         take(1 - d, (int)draw(HELD));
     give(1 - d, (int)draw(HELD));
     enter(d);
     DONE(cuStreamEndCapture(sides[d].stream, &graph));
-    DONE(cenote_pool_capture_end(sides[d].pool, sides[d].stream));
+    DONE(cenote_capture_end(sides[d].pool, NULL, sides[d].stream));
     EXPECT(graph);
     DONE(cuGraphDestroy(graph));
 }

@@ -18,7 +18,7 @@ static void run(struct scene *scene, int count)
         cenote_group *group;
         void *block;
         failures += cenote_group_create(scene->pool, "round", i % 2 ? CENOTE_GROUP_PRIVATE : 0, NULL, &group) != 0;
-        failures += cenote_group_alloc(group, 3 * MIB, 512, scene->stream[i % 3], &block) != 0;
+        failures += group_alloc(group, 3 * MIB, 512, scene->stream[i % 3], &block) != 0;
         failures += cenote_free(block) != 0;
         failures += cenote_group_destroy(group) != 0;
     }

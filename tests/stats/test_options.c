@@ -304,7 +304,8 @@ CASE(fields_out_of_range_are_refused)
     EXPECT_FIELD(limit, -1.0, CENOTE_BAD_OPTION);
     EXPECT_FIELD(limit, 1.5, CENOTE_BAD_OPTION);
     EXPECT_FIELD(limit, 0x1p62, CENOTE_OK);
-    EXPECT_FIELD(unused, 1, CENOTE_INVALID);
+    EXPECT_FIELD(sanitize, 2, CENOTE_BAD_OPTION);
+    EXPECT_FIELD(sanitize, 1, CENOTE_OK);
 #define CENOTE_OPTION(field, kind, preset, least, most, text) \
     if (strcmp(#kind, "MEMORY") && strcmp(#field, "abort"))   \
         EXPECT_FIELD(field, UINT32_MAX, CENOTE_BAD_OPTION);

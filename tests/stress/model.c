@@ -90,9 +90,9 @@ static int ask(struct model *m, size_t bytes, CUstream stream, void **at)
     uint64_t kind = pick(m, 20);
     size_t alignment = (size_t)1 << pick(m, 22);
     if (kind <= GROUP_PRIVATE)
-        return cenote_group_alloc(m->group[kind], bytes, alignment, stream, at);
+        return group_alloc(m->group[kind], bytes, alignment, stream, at);
     if (kind < 4)
-        return cenote_alloc_aligned(m->pool, bytes, alignment, stream, at);
+        return alloc_aligned(m->pool, bytes, alignment, stream, at);
     if (kind < 6)
         return ask_now(m, bytes, alignment, stream, at);
     return cenote_alloc(m->pool, bytes, stream, at);
@@ -262,7 +262,7 @@ static void capture(struct model *m, CUgraphExec *exec)
 {
     CUgraph graph = NULL;
     CUstream stream = m->stream[0];
-    if (!ASKED(cenote_capture_begin(m->group[GROUP_GRAPHS], stream)))
+    if (!ASKED(cenote_capture_begin(m->pool, m->group[GROUP_GRAPHS], stream)))
         return;
     m->capturing = true;
     MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
@@ -281,7 +281,7 @@ static void capture(struct model *m, CUgraphExec *exec)
     MUST(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
     if (!m->lost)
         fault_disarm();
-    MUST(cenote_capture_end(m->group[GROUP_GRAPHS], stream) == CENOTE_OK);
+    MUST(cenote_capture_end(m->pool, m->group[GROUP_GRAPHS], stream) == CENOTE_OK);
     MUST(cuGraphInstantiate(exec, graph, 0) == CUDA_SUCCESS);
     MUST(cuGraphDestroy(graph) == CUDA_SUCCESS);
 }
@@ -292,7 +292,7 @@ static void capture_without_memory(struct model *m)
     CUgraph graph = NULL;
     CUstream stream = m->stream[0];
     void *at = NULL;
-    if (!ASKED(cenote_pool_capture_begin(m->pool, stream)))
+    if (!ASKED(cenote_capture_begin(m->pool, NULL, stream)))
         return;
     m->capturing = true;
     MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
@@ -303,7 +303,7 @@ static void capture_without_memory(struct model *m)
     MUST(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
     if (!m->lost)
         fault_disarm();
-    MUST(cenote_pool_capture_end(m->pool, stream) == CENOTE_OK);
+    MUST(cenote_capture_end(m->pool, NULL, stream) == CENOTE_OK);
     MUST(cuGraphDestroy(graph) == CUDA_SUCCESS);
 }
 

@@ -161,8 +161,8 @@ static int try_take(struct program *p, const struct operation *o, void **at, uin
     CUstream stream = p->scene.stream[o->stream];
     size_t alignment = o->alignment ? o->alignment : 512;
     if (o->what == TAKE_AT)
-        return cenote_alloc_at(pool, group, *at, o->bytes, stream);
-    return group ? cenote_group_alloc(group, o->bytes, alignment, stream, at) : cenote_alloc_aligned(pool, o->bytes, alignment, stream, at);
+        return alloc_at(pool, group, *at, o->bytes, stream);
+    return group ? group_alloc(group, o->bytes, alignment, stream, at) : alloc_aligned(pool, o->bytes, alignment, stream, at);
 }
 
 static void take(struct program *p, const struct operation *o)

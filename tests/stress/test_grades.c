@@ -166,8 +166,8 @@ static void take_or_give(struct apart *a)
         stream = h->stream;
         group = a->block[i].group;
     }
-    int error = !gave ? cenote_group_alloc(a->group[group], bytes, 512, stream, &at) :
-                pick(&a->random, 2) ? CENOTE_BUSY : cenote_alloc_at(a->scene.pool, a->group[group], at, bytes, stream);
+    int error = !gave ? group_alloc(a->group[group], bytes, 512, stream, &at) :
+                pick(&a->random, 2) ? CENOTE_BUSY : alloc_at(a->scene.pool, a->group[group], at, bytes, stream);
     EXPECT(!error || error == CENOTE_OUT_OF_MEMORY || (gave && (error == CENOTE_BUSY || error == CENOTE_INVALID)));
     if (error)
         return;

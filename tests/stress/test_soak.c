@@ -330,7 +330,7 @@ CASE(groups_that_come_and_go)
         cenote_group *group;
         void *at;
         REQUIRE_EQ(cenote_group_create(scene.pool, "short-lived", CENOTE_GROUP_PRIVATE, NULL, &group), 0);
-        REQUIRE_EQ(cenote_group_alloc(group, MIB, 512, scene.stream[A], &at), 0);
+        REQUIRE_EQ(group_alloc(group, MIB, 512, scene.stream[A], &at), 0);
         DONE(cenote_free(at));
         DONE(cenote_group_destroy(group));
     }

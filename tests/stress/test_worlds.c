@@ -30,7 +30,7 @@ static int ask(struct worker *w, cenote_pool *pool, size_t bytes, CUstream strea
     int error = cenote_group_create(pool, "group", flags[pick(&w->random, 5)], NULL, &group);
     if (error)
         return error;
-    error = cenote_group_alloc(group, bytes, (size_t)512 << pick(&w->random, 12), stream, at);
+    error = group_alloc(group, bytes, (size_t)512 << pick(&w->random, 12), stream, at);
     MUST(cenote_group_destroy(group) == CENOTE_OK);
     return error;
 }
@@ -198,7 +198,8 @@ static void capture(struct worker *w, int place)
     cenote_pool *pool = enter_pool(place);
     if (!pool)
         return;
-    if (p->announced && (!MAY(cenote_group_create(pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group)) || !MAY(cenote_capture_begin(group, stream)))) {
+    if (p->announced &&
+        (!MAY(cenote_group_create(pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group)) || !MAY(cenote_capture_begin(pool, group, stream)))) {
         if (group)
             MUST(cenote_group_destroy(group) == CENOTE_OK);
         leave_pool(place);
@@ -220,7 +221,7 @@ static void capture(struct worker *w, int place)
         MUST(cenote_free(kept[i].held.at) == CENOTE_OK);
     MUST(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
     if (p->announced)
-        MUST(cenote_capture_end(group, stream) == CENOTE_OK || (world.refuses && cenote_capture_end(group, stream) == CENOTE_OK));
+        MUST(cenote_capture_end(NULL, group, stream) == CENOTE_OK || (world.refuses && cenote_capture_end(NULL, group, stream) == CENOTE_OK));
     MUST(!beside || cenote_pool_destroy(beside) == CENOTE_OK);
     if (MUST(graph != NULL)) {
         world.captured++;

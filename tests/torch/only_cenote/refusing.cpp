@@ -16,9 +16,9 @@ EXPORT void refuse_watch(int number)
     until = number;
 }
 
-EXPORT int cenote_pool_watch(void *pool, void *function, void *arg)
+EXPORT int cenote_pool_watch(void *pool, unsigned changes, void *function, void *arg)
 {
-    using Watch = int(void *, void *, void *);
+    using Watch = int(void *, unsigned, void *, void *);
     static auto *inside = reinterpret_cast<Watch *>(dlsym(dlopen("libcenote.so.0", RTLD_LAZY | RTLD_NOLOAD), "cenote_pool_watch"));
-    return until && !--until ? -1 : inside(pool, function, arg);
+    return until && !--until ? -1 : inside(pool, changes, function, arg);
 }

@@ -1,0 +1,12 @@
+/*
+ * nvtx.h: NVIDIA's tools hear of the pool's memory and of its blocks, with the option sanitize; see nvtx.c.
+ */
+#ifndef CENOTE_STATS_REPORT_NVTX_H
+#define CENOTE_STATS_REPORT_NVTX_H
+
+#include "pool/pool.h"
+
+int  nvtx_open(cenote_pool *pool);
+void nvtx_close(cenote_pool *pool);
+
+#endif
