@@ -1,13 +1,15 @@
 /*
  * named.cpp: what PyTorch's interface for any allocator leaves out, asked of PyTorch's libraries by name: the stream that is current when a capture
- * begins, the streams that last as long as the program, and the error for memory that ran out. The names have been the same since PyTorch 2.11, and
- * are looked up when they are needed: without the first, captures are refused; without the second, a block may wait for work that came after its
- * free; without the third, running out of memory is a RuntimeError (cenote_pluggable_lacks).
+ * begins, the streams that last as long as the program, the error for memory that ran out, and that torch.accelerator asks this allocator. The names
+ * have been the same since PyTorch 2.11, and are looked up when they are needed: without the first, captures are refused; without the second, a block
+ * may wait for work that came after its free; without the third, running out of memory is a RuntimeError; without the last, torch.accelerator asks
+ * PyTorch's own allocator, which holds nothing (cenote_pluggable_lacks).
  */
 #include "pluggable.h"
 
 #include <last_words.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cxxabi.h>
@@ -42,7 +44,9 @@ using Construct = void (*)(void *, Place, std::string);
 using CurrentStream = Stream (*)(int8_t);
 using StreamFromPool = Stream (*)(int, int8_t);
 using HandleOf = cenote_stream (*)(const Stream *);
+using SetAllocator = void (*)(int8_t, void *, uint8_t); /* type of device, allocator, priority */
 
+#define CUDA 1          /* c10::DeviceType::CUDA */
 #define PRIORITIES 4    /* of PyTorch's streams: max_compile_time_stream_priorities */
 #define ERROR_ROOM 1024 /* our choice: bytes for PyTorch's object, which has 144 in PyTorch 2.15 */
 
@@ -125,13 +129,36 @@ std::set<cenote_stream> lasting_streams(int device)
 
 using namespace cenote_torch;
 
+static std::atomic<void *> *chosen_allocator()
+{
+    return static_cast<std::atomic<void *> *>(find_named("libc10_cuda.so", "_ZN3c104cuda20CUDACachingAllocator9allocatorE"));
+}
+
+static SetAllocator function_of_registration()
+{
+    return named<SetAllocator>("libc10.so", "_ZN3c1012SetAllocatorENS_10DeviceTypeEPNS_9AllocatorEh");
+}
+
+/* torch.accelerator asks the allocator that is registered for a type of device. PyTorch has changed the one that torch.cuda asks, and no other. */
+ENTRY void cenote_pluggable_register(void)
+{
+    std::atomic<void *> *chosen = chosen_allocator();
+    SetAllocator set = function_of_registration();
+    if (chosen && set)
+        set(CUDA, chosen->load(), 1);
+}
+
 /* What of PyTorch's is missing under these names, in words that end the line that is said; empty: nothing. */
 ENTRY const char *cenote_pluggable_lacks(void)
 {
-    bool has_streams = function_of_streams() && function_of_handles(), has_errors = constructor_of_errors();
-    if (has_streams && has_errors)
-        return "";
-    if (has_errors)
-        return "graphs and pools";
-    return has_streams ? "torch.OutOfMemoryError, which is a RuntimeError" : "graphs, pools and torch.OutOfMemoryError, which is a RuntimeError";
+    static std::string lacks;
+    lacks.clear();
+    auto add = [](bool is_there, const char *what) {
+        if (!is_there)
+            lacks += (lacks.empty() ? "" : ", ") + std::string(what);
+    };
+    add(function_of_streams() && function_of_handles(), "graphs and pools");
+    add(constructor_of_errors(), "torch.OutOfMemoryError (it is a RuntimeError)");
+    add(chosen_allocator() && function_of_registration(), "torch.accelerator's memory");
+    return lacks.c_str();
 }

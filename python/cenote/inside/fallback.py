@@ -41,6 +41,7 @@ def begin(torch: ModuleType) -> ctypes.CDLL:
             getattr(inside, hook)(ctypes.cast(getattr(library, f"cenote_pluggable_{name}"), ctypes.c_void_p).value)
     features.begin("fallback-nccl", let_nccl_register_nothing)
     torch.cuda.memory.change_current_allocator(allocator)
+    library.cenote_pluggable_register()
     features.is_whole("fallback")
     made = pools(torch, library)
     for name in ("torch.cuda.MemPool", "torch.cuda.memory.MemPool"):

@@ -16,10 +16,16 @@ from cenote.torch import patches, seams
 _said: set[str] = set()  # features that are off
 
 
+def is_worker() -> bool:
+    """A worker by `spawn` or `forkserver` imports the program, and PyTorch with it, before multiprocessing says that it has a parent. Its command
+    line tells."""
+    import multiprocessing
+    return multiprocessing.parent_process() is not None or any(word.startswith("from multiprocessing.") for word in sys.orig_argv)
+
+
 def say(text: str) -> None:
     """Prints to stderr, once for a program: not in workers, and of several ranks only in the first."""
-    import multiprocessing
-    if multiprocessing.parent_process() is None and os.environ.get("LOCAL_RANK", "0") == "0":
+    if not is_worker() and os.environ.get("LOCAL_RANK", "0") == "0":
         print(text, file=sys.stderr)
 
 

@@ -61,6 +61,24 @@ assert fits(1 << 30)
 """, tmp_path)
 
 
+def test_the_accelerator_asks_the_same_allocator(tmp_path):
+    without_a_compiler("""
+before = sim.books().used
+x = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+try:
+    torch.accelerator.memory_allocated()
+    raise SystemExit("a figure that is not kept")
+except RuntimeError as error:
+    assert "getDeviceStats" in str(error), error
+if hasattr(torch.accelerator, "get_memory_info"):
+    assert torch.accelerator.get_memory_info() == torch.cuda.mem_get_info()
+del x
+assert sim.books().used >= before + (64 << 20)
+torch.accelerator.empty_cache()
+assert sim.books().used == before, (sim.books().used, before)
+""", tmp_path)
+
+
 def test_a_replay_on_a_stream_that_never_allocated(tmp_path):
     """With announced:0 the memory of a graph comes back when the streams are done that cenote was told of: they are all that PyTorch hands out."""
     without_a_compiler("""
