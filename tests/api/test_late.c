@@ -30,8 +30,17 @@ static int trim_above(void) { return cenote_pool_set_trim_above(late, 0.5); }
 static int reserve(void) { return cenote_pool_reserve(late, 8 * MIB, scene.stream[A]); }
 static int nap(void) { return cenote_pool_pause(late, NULL); }
 static int wake(void) { return cenote_pool_resume(late, NULL); }
-static int watch(void) { return cenote_pool_watch(late, 0, NULL, NULL); }
-static int shortage(void) { return cenote_pool_on_shortage(late, NULL, NULL); }
+static void hear(cenote_pool *pool, const cenote_notice *notice, void *arg)
+{
+    (void)pool, (void)notice, (void)arg;
+}
+static int watch(void) { return cenote_pool_watch(late, CENOTE_MAPPED, hear, NULL); }
+static int make_room(cenote_pool *pool, size_t bytes, void *arg)
+{
+    (void)pool, (void)bytes, (void)arg;
+    return 0;
+}
+static int shortage(void) { return cenote_pool_on_shortage(late, 1, make_room, NULL); }
 static int available(void) { cenote_available b; return cenote_pool_available(late, &b); }
 static int retire(void) { return cenote_stream_retire(late, scene.stream[B]); }
 static int immortal(void) { return cenote_stream_set_immortal(late, scene.stream[B]); }
