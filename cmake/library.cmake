@@ -17,7 +17,9 @@ list(APPEND rare_sources ${CMAKE_SOURCE_DIR}/pool/library.c ${CMAKE_SOURCE_DIR}/
     ${CMAKE_SOURCE_DIR}/driver/fault.c ${CMAKE_SOURCE_DIR}/driver/trace.c ${CMAKE_SOURCE_DIR}/pool/shortage/left.c
     ${CMAKE_SOURCE_DIR}/pool/shortage/ask.c ${CMAKE_SOURCE_DIR}/pool/calls/capture.c ${CMAKE_SOURCE_DIR}/pool/calls/reset_group.c
     ${CMAKE_SOURCE_DIR}/share/lend.c ${CMAKE_SOURCE_DIR}/share/wants.c ${CMAKE_SOURCE_DIR}/share/letters.c ${CMAKE_SOURCE_DIR}/share/owner.c
-    ${CMAKE_SOURCE_DIR}/pool/life/prove.c)
+    ${CMAKE_SOURCE_DIR}/pool/life/prove.c ${CMAKE_SOURCE_DIR}/pool/core/pages_check.c ${CMAKE_SOURCE_DIR}/pool/core/heap_check.c
+    ${CMAKE_SOURCE_DIR}/driver/loader.c ${CMAKE_SOURCE_DIR}/driver/probe.c ${CMAKE_SOURCE_DIR}/base/file.c ${CMAKE_SOURCE_DIR}/stats/text/print.c
+    ${CMAKE_SOURCE_DIR}/pool/mapping/peer_access.c)
 set_source_files_properties(${rare_sources} PROPERTIES COMPILE_OPTIONS "$<$<CONFIG:Release>:-Os>")
 
 if(CENOTE_NVTX_INCLUDE)

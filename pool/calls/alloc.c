@@ -240,6 +240,12 @@ static int read_request(cenote_pool **pool, const cenote_request *given, size_t 
     return CENOTE_OK;
 }
 
+static void give_back(void *const *blocks, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        (void)cenote_free(blocks[i]);
+}
+
 /* Blocks allocated a moment ago have the program's word from now on, or are given back. LOCKING: none held. */
 static int note_words(cenote_pool *pool, void *const *blocks, size_t count, uint64_t word)
 {
@@ -250,7 +256,7 @@ static int note_words(cenote_pool *pool, void *const *blocks, size_t count, uint
     lock_give(&pool->lock);
     if (noted)
         return CENOTE_OK;
-    (void)cenote_free_many(blocks, count);
+    give_back(blocks, count);
     return no_books();
 }
 
@@ -323,7 +329,7 @@ int(cenote_alloc_many)(cenote_pool *pool, const cenote_request *request, size_t 
     if (!error && asked.bytes && r.word)
         return note_words(pool, blocks, count, r.word);
     if (error)
-        (void)cenote_free_many(blocks, done);
+        give_back(blocks, done);
     return error;
 }
 
