@@ -34,7 +34,7 @@ using c10::MempoolId_t;
 
 /* The functions of libcenote_host.so that this file calls. */
 struct HostCalls {
-#define HOST_CALLS(CALL) CALL(alloc) CALL(free) CALL(use) CALL(find) CALL(trim) CALL(read_stats) CALL(reset_peaks) CALL(message) \
+#define HOST_CALLS(CALL) CALL(alloc) CALL(free) CALL(use) CALL(find) CALL(trim) CALL(node_stats) CALL(reset_peaks) CALL(message) \
     CALL(open) CALL(stream_set_immortal)
 #define CALL(name) decltype(&cenote_host_##name) name;
     HOST_CALLS(CALL)
@@ -185,7 +185,7 @@ void PinnedAllocator::empty_cache()
 cenote_host_stats PinnedAllocator::read() const
 {
     cenote_host_stats stats{};
-    TORCH_CHECK(!call_.read_stats(-1, &stats, sizeof stats), "cenote: ", call_.message());
+    TORCH_CHECK(!call_.node_stats(-1, &stats, sizeof stats), "cenote: ", call_.message());
     return stats;
 }
 

@@ -32,14 +32,16 @@ class Memory:
             self.watch.close()
 
     def figures(self) -> dict[str, float]:
-        """In GiB, and the waste in per cent. Nothing if the training uses no GPU."""
+        """In GiB, the waste in per cent; under cenote also waits and seconds. Nothing if the training uses no GPU."""
         if self.torch is None or not self.torch.cuda.is_initialized():
             return {}
         found = counters(self.torch)
-        figures = {f"memory_{name}_gib": found[name] / GIB for name in ("allocated", "allocated_peak", "reserved")}
+        figures = {f"memory_{name}_gib": found[name] / GIB for name in ("allocated", "allocated_peak", "reserved", "reserved_peak")}
         figures["memory_cached_gib"] = (found["reserved"] - found["allocated"]) / GIB
         if found["requested_peak"]:  # cudaMallocAsync does not count them
             figures["memory_waste_percent"] = 100 * (found["reserved_peak"] / found["requested_peak"] - 1)
+        if "waits" in found:
+            figures |= {"memory_waits": found["waits"], "memory_driver_seconds": found["driver_ns"] / 1e9}
         return figures
 
     def growth(self) -> dict[str, str]:
@@ -52,6 +54,7 @@ def counters(torch: Any) -> dict[str, int]:
     names = ("allocated", "reserved", "requested")
     if bindings.is_torchs(torch):  # not by torch.cuda.memory_stats, which makes cenote do its deferred trims
         ours: Any = reports.stats()
-        return {key: value for name in names for key, value in ((name, ours[name].current), (f"{name}_peak", ours[name].peak))}
+        levels = {key: value for name in names for key, value in ((name, ours[name].current), (f"{name}_peak", ours[name].peak))}
+        return levels | {name: ours[name] for name in ("waits", "driver_ns")}
     stats = torch.cuda.memory_stats()
     return {key: stats.get(f"{name}_bytes.all.{level}", 0) for name in names for key, level in ((name, "current"), (f"{name}_peak", "peak"))}
