@@ -47,7 +47,7 @@ static void end_constant(struct sleepers *s, uint32_t page, enum lies lies)
         pages_forget_constant(&s->pool->store.pages, page);
 }
 
-/* The page dozes, unless something bars that. Pages that are known elsewhere stay: pinned ones, and exported ones. */
+/* The page dozes, unless something bars that. Pinned pages stay, and those of exported blocks. */
 static bool may_sleep(struct sleepers *s, const struct region *r, uint32_t slot)
 {
     struct pages *pages = &s->pool->store.pages;
@@ -63,9 +63,9 @@ static bool may_sleep(struct sleepers *s, const struct region *r, uint32_t slot)
         return false;
     enum lies lies = lies_there(s, page, (struct slot_ref){r->number, slot});
     bool is_named = lies == LIES_NAMED || lies == LIES_MIXED || (lies == LIES_NOTHING && !s->what.blocks);
-    if (is_named && (lies == LIES_MIXED || p->pins || p->serial))
+    if (is_named && (lies == LIES_MIXED || p->pins))
         s->what.awake += p->bytes;
-    if (!is_named || lies == LIES_MIXED || p->pins || p->serial)
+    if (!is_named || lies == LIES_MIXED || p->pins)
         return false;
     pages_doze(pages, page);
     sleepers_slabs(s->pool, page, slab_doze);
