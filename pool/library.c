@@ -174,7 +174,8 @@ static void set_clock(cenote_pool *pool)
     pool->store.pages.fences = &c->fences;
 }
 
-static const struct pool_hooks hooks = {explain_shortage, decay_go, churn_created, board_answer, wants_ask};
+static const struct pool_hooks hooks = {explain_shortage, decay_go, churn_created, board_answer, wants_ask,
+                                       pause_alone};
 
 /* `context` NULL: the device's primary one, which cenote retains. */
 static int pool_init(cenote_pool *pool, int device, cenote_context context, const cenote_options *options)

@@ -123,7 +123,7 @@ static uint64_t held(cenote_pool *pool)
     return bytes;
 }
 
-/* What the device is done with. No function of the program is called: sources keep what is theirs. */
+/* What the device is done with. Sources keep what is theirs. */
 static void give_back_what_is_free(cenote_pool *pool)
 {
     if (!device_context(pool->config.device) || turn_begin(pool))
@@ -154,7 +154,10 @@ static bool names_something(cenote_loan *loan)
     return has_group && (count || !loan->list);
 }
 
-/* What is free in the loan's pool goes, and then, if that is too little, the loan. How many bytes went. LOCKING: `working`; the loan is ours. */
+/*
+ * What is free in the loan's pool goes, and then, if that is too little, the loan. How many bytes went. No function of the program is called: this is
+ * a thread of ours, and such a function may end a loan, for which it would wait. LOCKING: `working`; the loan is ours.
+ */
 static uint64_t let_go(cenote_loan *loan, uint64_t bytes, bool *taken)
 {
     cenote_pool *pool = loan->pool;
@@ -163,7 +166,7 @@ static uint64_t let_go(cenote_loan *loan, uint64_t bytes, bool *taken)
     uint64_t now = held(pool), gone = before > now ? before - now : 0;
     if (!*taken && gone < bytes && names_something(loan)) {
         cenote_sleep what = loan->what;
-        cenote_pool_pause(pool, &what); /* after an error a part of it may sleep */
+        pool->config.hooks->pause(pool, &what); /* after an error a part of it may sleep */
         loan->pages += what.pages;
         *taken = loan->pages != 0;
         gone += what.pages;

@@ -42,8 +42,8 @@ static bool stops(const struct reset *w)
 }
 
 /*
- * Frees what lies in the region from `at` on, until it stops; from its beginning, if another region has the number
- * since the last portion. True: there is more. LOCKING: the pool's lock.
+ * Frees what lies in the region from `at` on, until it stops; from its beginning, if another region has the number by
+ * now. True: there is more. LOCKING: the pool's lock.
  */
 static bool walk_region(cenote_pool *pool, struct reset *w, struct region *r)
 {

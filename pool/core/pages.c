@@ -503,6 +503,7 @@ void pages_sleep(struct pages *s, uint32_t page, struct sleep_copy *copy)
     CHECK(p->leaving && p->maps && p->wakefulness == DOZING);
     p->wakefulness = ASLEEP;
     p->copy = copy;
+    p->serial = 0; /* what comes in its place is other memory: an export says so */
     pages_forget_asleep(s, page);
 }
 

@@ -53,7 +53,7 @@ struct page {
     bool        leaving;            /* a thread with the turn gives it to the driver, or brings it back; or it sleeps */
     enum wakefulness wakefulness;
     struct sleep_copy *copy;        /* of its contents while it sleeps, and of constant ones longer; NULL: none */
-    uint64_t    serial;             /* of the process, given at its first export; 0: never exported */
+    uint64_t    serial;             /* of the process, given at its first export; 0: never exported since it came */
 };
 
 struct region_entry {

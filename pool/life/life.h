@@ -14,7 +14,7 @@
 #ifndef CENOTE_POOL_LIFE_LIFE_H
 #define CENOTE_POOL_LIFE_LIFE_H
 
-#include <cenote/cenote.h>
+#include <cenote/sleep.h>
 
 #include "base/error.h"
 #include "base/lock.h"
@@ -33,6 +33,7 @@ struct pool_hooks {
     void (*created)(cenote_pool *pool, uint64_t creating_ns, uint64_t mapping_ns); /* churn_created */
     void (*wished)(cenote_pool *pool);                              /* board_answer */
     uint64_t (*want)(cenote_pool *pool, uint64_t bytes, uint64_t *until);           /* wants_ask */
+    int  (*pause)(cenote_pool *pool, cenote_sleep *sleep);          /* pause_alone */
 };
 
 /*

@@ -47,7 +47,7 @@ static void end_constant(struct sleepers *s, uint32_t page, enum lies lies)
         pages_forget_constant(&s->pool->store.pages, page);
 }
 
-/* The page dozes, unless something bars that. Pages that are known elsewhere stay: pinned ones, and exported ones. */
+/* The page dozes, unless something bars that. Pinned pages stay, and those of exported blocks. */
 static bool may_sleep(struct sleepers *s, const struct region *r, uint32_t slot)
 {
     struct pages *pages = &s->pool->store.pages;
@@ -63,9 +63,9 @@ static bool may_sleep(struct sleepers *s, const struct region *r, uint32_t slot)
         return false;
     enum lies lies = lies_there(s, page, (struct slot_ref){r->number, slot});
     bool is_named = lies == LIES_NAMED || lies == LIES_MIXED || (lies == LIES_NOTHING && !s->what.blocks);
-    if (is_named && (lies == LIES_MIXED || p->pins || p->serial))
+    if (is_named && (lies == LIES_MIXED || p->pins))
         s->what.awake += p->bytes;
-    if (!is_named || lies == LIES_MIXED || p->pins || p->serial)
+    if (!is_named || lies == LIES_MIXED || p->pins)
         return false;
     pages_doze(pages, page);
     sleepers_slabs(s->pool, page, slab_doze);
@@ -271,7 +271,7 @@ static int put_to_sleep(struct sleepers *s)
 }
 
 /* LOCKING: the turn. */
-static int go(struct sleepers *s)
+static int go(struct sleepers *s, bool asks_sources)
 {
     cenote_pool *pool = s->pool;
     int error = wait_until_done(pool); /* what waits for a stream comes back, as far as it can */
@@ -285,14 +285,26 @@ static int go(struct sleepers *s)
         if (s->list[i].page)
             stay(s, &s->list[i]);
     sleepers_give_courier(s); /* a source that has memory back may pause or resume as well */
-    if (!error && !pool_is_capturing(pool))
+    if (error || pool_is_capturing(pool))
+        return error;
+    if (asks_sources)
         trim_free(pool);
-    return error;
+    else
+        trim_without_sources(pool, 0, UINT64_MAX);
+    return CENOTE_OK;
 }
 
 int(cenote_pool_pause)(cenote_pool *pool, cenote_sleep *sleep, size_t size)
 {
     struct sleepers s;
     int error = sleepers_begin(&s, pool, sleep, size);
-    return error ? error : sleepers_end(&s, go(&s), sleep, size);
+    return error ? error : sleepers_end(&s, go(&s, true), sleep, size);
+}
+
+/* On a thread of ours, which has no context of the program's: no function of it is called that takes memory back. */
+int pause_alone(cenote_pool *pool, cenote_sleep *sleep)
+{
+    struct sleepers s;
+    int error = sleepers_begin(&s, pool, sleep, sizeof *sleep);
+    return error ? error : sleepers_end(&s, go(&s, false), sleep, sizeof *sleep);
 }

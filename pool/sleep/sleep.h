@@ -39,6 +39,7 @@ void sleepers_slabs(cenote_pool *pool, uint32_t page, void (*each)(struct slabs 
 void sleepers_give_courier(struct sleepers *s);
 int  sleepers_end(struct sleepers *s, int error, cenote_sleep *sleep, size_t size);
 void sleepers_pool_ends(cenote_pool *pool);
+int  pause_alone(cenote_pool *pool, cenote_sleep *sleep);
 
 /* --- lies.c: what lies on a page. LOCKING: the pool's lock */
 struct slot_ref slot_of_sleep(const struct pages *s, const struct page *p);

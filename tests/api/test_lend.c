@@ -383,6 +383,50 @@ CASE(what_has_ended_is_lent_no_more)
     scene_close(&scene);
 }
 
+static void *take_whole(size_t bytes, cenote_stream stream, void *arg)
+{
+    CUdeviceptr at = 0;
+    (void)stream, (void)arg;
+    return cuMemAlloc(&at, bytes) ? NULL : (void *)(uintptr_t)at;
+}
+
+static void give_whole(void *memory, size_t bytes, cenote_stream stream, void *thread)
+{
+    (void)bytes, (void)stream;
+    EXPECT(pthread_equal(*(pthread_t *)thread, pthread_self())); /* and the context is the program's */
+    DONE(cuMemFree((CUdeviceptr)(uintptr_t)memory));
+}
+
+/* What is lent goes on a thread of cenote's: functions of the program run on its own threads. */
+CASE(a_loan_that_goes_asks_no_source)
+{
+    struct scene scene;
+    struct asker asker;
+    void *block, *sourced;
+    cenote_loan *loan;
+    cenote_group *group;
+    pthread_t self = pthread_self();
+    cenote_source source = {take_whole, give_whole, &self};
+    open_alone(&scene, 0);
+    DONE(cenote_group_create(scene.pool, "sourced", 0, &source, &group));
+    DONE(group_alloc(group, UNIT, 512, scene.stream[A], &sourced));
+    DONE(cenote_alloc(scene.pool, UNIT, scene.stream[A], &block));
+    DONE(cenote_free(sourced));
+    uint64_t before = scene_stats(scene.pool).reserved.current;
+    DONE(cenote_pool_lend(scene.pool, NULL, &loan));
+    open_asker(&asker);
+    send_want(&asker, 71, GIB);
+    EXPECT_EQ(answer_to(&asker), UNIT);
+    EXPECT_EQ(scene_stats(scene.pool).reserved.current, before - UNIT); /* what the source gave stays */
+    DONE(cenote_loan_end(loan, NULL));
+    DONE(cenote_free(block));
+    DONE(cenote_group_destroy(group));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(scene_stats(scene.pool).reserved.current, 0);
+    close(asker.socket);
+    scene_close(&scene);
+}
+
 /* Each asks again and again while memory goes: that is one want. */
 CASE(two_that_ask_at_a_time_get_it_once_each)
 {

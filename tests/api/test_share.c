@@ -4,6 +4,8 @@
  */
 #include "tests/api/pair.h"
 
+#include <cenote/sleep.h>
+
 #include "driver/driver.h"
 #include "share/share.h"
 
@@ -141,6 +143,36 @@ CASE(a_freed_block_is_gone_and_the_next_has_another_name)
     EXPECT_EQ(differ(here, 2, 5 * MIB), 0);
     DONE(cenote_import_close(here));
     close_pair(&p);
+}
+
+/* The page of a freed block sleeps as others do. What comes in its place is exported as other memory, whatever an importer still has. */
+CASE(a_page_sleeps_when_its_export_has_ended)
+{
+    struct scene scene;
+    cenote_share share;
+    cenote_sleep slept = {.group = NULL};
+    struct held held;
+    void *old, *new;
+    scene_open(&scene, 64 * MIB);
+    for (int round = 0; round < 2; round++) {
+        REQUIRE(held_take(&held, scene.pool, 2 * MIB, scene.stream[A]));
+        DONE(cuCtxSynchronize());
+        fill(held.at, 70 + (uint64_t)round, 2 * MIB);
+        DONE(cenote_export(held.at, &share));
+        DONE(import(&share, round ? &new : &old));
+        DONE(cenote_pool_pause(scene.pool, &slept));
+        EXPECT_EQ(slept.pages, 0); /* it is exported */
+        EXPECT_EQ(differ(round ? new : old, 70 + (uint64_t)round, 2 * MIB), 0);
+        DONE(cenote_free(held.at));
+        REQUIRE(held_take(&held, scene.pool, 2 * MIB, scene.stream[A]));
+        DONE(cenote_pool_pause(scene.pool, &slept));
+        EXPECT_EQ(slept.pages, 2 * MIB);
+        DONE(cenote_pool_resume(scene.pool, &slept));
+        held_give(&held);
+    }
+    DONE(cenote_import_close(new));
+    DONE(cenote_import_close(old));
+    scene_close(&scene);
 }
 
 /* The first page is the one that is mapped here still, the others have moved on: what was mapped before must not serve. */
