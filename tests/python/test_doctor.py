@@ -6,6 +6,9 @@ import sys
 
 import pytest
 
+from cenote import doctor
+from cenote.torch import seams
+
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 
@@ -197,3 +200,13 @@ def test_a_reader_that_has_seen_enough(clean):
     command = f"{shlex.quote(sys.executable)} -m cenote doctor --sim 1GiB | head -1"
     done = subprocess.run(command, shell=True, env={**clean, **build}, capture_output=True, text=True)
     assert done.stdout.startswith("ok") and not done.stderr
+
+
+def test_a_name_that_this_pytorch_is_too_old_for(monkeypatch):
+    """Where code goes on without it, nothing is lost."""
+    rows = [(feature, seam, seam.since != "2.15") for feature in seams.table().values() for seam in feature.seams]
+    monkeypatch.setattr(seams, "examined", lambda: iter(rows))
+    told = {version: {one.text.partition(":")[0]: one for one in doctor.private_names(version)} for version in ("2.9.1", "2.14.1+cu130", "2.15.0")}
+    assert [found["remedies"].state for found in told.values()] == ["fine", "fine", "remark"]
+    assert "no change to the program is tried" in told["2.15.0"]["remedies"].advice
+    assert all("_ensure_backend_registered: a job of which" in found["phantoms"].advice for found in told.values())

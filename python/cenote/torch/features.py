@@ -13,6 +13,8 @@ from typing import Any, Callable
 
 from cenote.torch import patches, seams
 
+WORKERS = ("from multiprocessing.spawn import spawn_main", "from multiprocessing.forkserver import main")  # how their programs begin, after -c
+
 _said: set[str] = set()  # features that are off
 
 
@@ -20,7 +22,7 @@ def is_worker() -> bool:
     """A worker by `spawn` or `forkserver` imports the program, and PyTorch with it, before multiprocessing says that it has a parent. Its command
     line tells."""
     import multiprocessing
-    return multiprocessing.parent_process() is not None or any(word.startswith("from multiprocessing.") for word in sys.orig_argv)
+    return multiprocessing.parent_process() is not None or any(word.startswith(WORKERS) for word in sys.orig_argv)
 
 
 def say(text: str) -> None:

@@ -110,6 +110,12 @@ def stands_in_text(seam: Seam) -> bool:
         return False
 
 
+def is_too_young(seam: Seam, version: str) -> bool:
+    """Whether code goes on without the name, because it is one of a PyTorch newer than `version`: an older one has its work under another name."""
+    numbers = [tuple(map(int, re.findall(r"\d+", text)[:2])) for text in (seam.since, version)]
+    return seam.probe.startswith((HEADER, SOURCE)) and numbers[0] > numbers[1]
+
+
 def examined() -> Iterator[tuple[Feature, Seam, bool]]:
     """Each row of the table, and whether it is there: imports the modules that have such names, and reads sources and headers."""
     for feature in table().values():
