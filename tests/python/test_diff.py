@@ -191,6 +191,16 @@ def test_diff_finds_lines_that_moved():
     assert pairs == {("a", "x.py:10 f"): (1, 1), ("a", "x.py:13 f"): (2, 7), ("a", "y.py:20 g"): (0, 3), ("a", "x.py:20 g"): (3, 0)}
 
 
+def test_diff_finds_a_script_with_another_name():
+    by = ("kind", "line")
+    before = {("a", "old.py:9 f"): moments.Sum(1, 1), ("b", "model.py:3 g"): moments.Sum(2, 1), ("c", "no line"): moments.Sum(5, 1)}
+    after = {("a", "new.py:11 f"): moments.Sum(4, 1), ("b", "model.py:3 g"): moments.Sum(2, 1)}
+    pairs = {key: (one.bytes, other.bytes) for key, one, other in diff.paired(before, after, by)}
+    assert pairs == {("a", "new.py:11 f"): (1, 4), ("b", "model.py:3 g"): (2, 2), ("c", "no line"): (5, 0)}
+    more = {**after, ("a", "third.py:9 f"): moments.Sum(7, 1)}  # which of the two was it?
+    assert (("a", "old.py:9 f"), moments.Sum(1, 1), diff.NONE) in diff.paired(before, more, by)
+
+
 def test_what_has_the_name_of_its_line_moves_with_it(compared, tmp_path):
     before = dry_run(tmp_path / "a.json", [("inputs", "train.py:9", "train.py:9", 5)], 5)
     after = dry_run(tmp_path / "b.json", [("inputs", "train.py:10", "train.py:10", 7)], 7)

@@ -206,6 +206,7 @@ class Watch:
         try:
             devices = [device for device in sorted(bindings.pools()) if has_been_used(device)]
             if not devices:
+                print("cenote: nothing is written, because the program has not used a GPU yet", file=sys.stderr, flush=True)
                 return
             self.signals += 1
             whole = "\n\n".join([*map(reports.explain, devices), stack(frame)])

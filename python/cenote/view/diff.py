@@ -1,7 +1,8 @@
 """`cenote diff`: what held memory at the peaks of two runs, row by row, the largest difference first.
 
 Rows of two versions of a program belong together if kind, name and line are the same; of those that are left, if only the number of the line is
-another one, in their order: lines move when a program is edited.
+another one, in their order: lines move when a program is edited. A file that only the first run has and the one that only the second has are taken
+for the same: scripts get new names.
 """
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import gc
 import json
 import re
 import sys
-from typing import NamedTuple, Optional, Sequence
+from typing import Iterable, NamedTuple, Optional, Sequence
 
 from cenote import places
 from cenote.base import quantity
@@ -32,7 +33,7 @@ MORE = """examples:
 Exit status: 0 done, 1 the second holds more than --fail-above, 2 an argument is wrong, or a file is broken."""
 TOP = 20
 NONE = Sum(0, 0)
-LINE_NUMBER = re.compile(r":\d+")
+LINE = re.compile(r"([^\s:]+):\d+")
 PART = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)\s?%", re.ASCII)
 
 
@@ -65,18 +66,26 @@ def limit(text: str) -> Limit:
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is neither a part, such as 2%, nor a size, such as 64MiB") from None
 
 
-def moved(key: tuple[str, ...], by: Sequence[str]) -> tuple[str, ...]:
-    """The names of a row without the number of its line, which may be a part of the name of what has none."""
-    return tuple(LINE_NUMBER.sub(":", name, count=1) if division in ("line", "name") else name for division, name in zip(by, key))
+def files(keys: Iterable[tuple[str, ...]], by: Sequence[str]) -> set[str]:
+    names = (LINE.search(name) for key in keys for division, name in zip(by, key) if division == "line")
+    return {name[1] for name in names if name}
+
+
+def moved(key: tuple[str, ...], by: Sequence[str], script: set[str]) -> tuple[str, ...]:
+    """The names of a row without the number of its line, which may be a part of the name of what has none; and without the name of the script."""
+    return tuple(LINE.sub(lambda at: ":" if at[1] in script else at[1] + ":", name, count=1) if division in ("line", "name") else name
+                 for division, name in zip(by, key))
 
 
 def paired(before: dict[tuple[str, ...], Sum], after: dict[tuple[str, ...], Sum], by: Sequence[str]) -> list[tuple[tuple[str, ...], Sum, Sum]]:
     pairs = [(key, before[key], after[key]) for key in before if key in after]
+    old, new = files(before, by), files(after, by)
+    script = old ^ new if len(old - new) == len(new - old) == 1 else set()
     gone: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for key in sorted((key for key in before if key not in after), key=numbered):
-        gone.setdefault(moved(key, by), []).append(key)
+        gone.setdefault(moved(key, by, script), []).append(key)
     for key in sorted((key for key in after if key not in before), key=numbered):
-        there = gone.get(moved(key, by))
+        there = gone.get(moved(key, by, script))
         pairs.append((key, before[there.pop(0)] if there else NONE, after[key]))
     return pairs + [(key, before[key], NONE) for keys in gone.values() for key in keys]
 

@@ -176,6 +176,7 @@ def test_a_thread_of_autograd_without_a_frame_of_python_may_run_out(tmp_path):
 def test_a_signal_writes_and_the_program_goes_on(tmp_path):
     done = run("""
         import os, signal
+        os.kill(os.getpid(), signal.SIGUSR2)
         x = torch.zeros(1000, device="cuda")
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGUSR2)
@@ -183,6 +184,7 @@ def test_a_signal_writes_and_the_program_goes_on(tmp_path):
         """, tmp_path, CENOTE_ON_SIGNAL="SIGUSR2")
     assert {"signal1.html", "signal2.html", "signal1.gpu0.csv.gz"} <= set(files(tmp_path))
     assert done.stdout == "goes on\n" and done.stderr.count(TOLD) == 2
+    assert done.stderr.count("the program has not used a GPU yet") == 1
 
 
 def test_a_wrong_signal_is_said_and_nothing_else(tmp_path):
