@@ -18,6 +18,7 @@ struct lend_books {                 /* what the server knows of loans; constant 
     void (*stop)(void);             /* the process ends */
 };
 bool     wants_serve(const struct lend_books *books);       /* from now on this process hears what others want. False: errno says why */
+extern uint64_t wants_patience;  /* ns that one call waits for lenders; tests make it shorter */
 uint64_t wants_ask(cenote_pool *pool, uint64_t bytes, uint64_t *until); /* how many bytes of the pool's card others gave */
 
 #endif

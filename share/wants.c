@@ -7,11 +7,13 @@
  * and a process that is short reads one file to learn that there are none. It asks one after the other until it has enough. The answer comes when the
  * memory is with the driver. Until then the question is asked again every tenth of a second, which finds out whether the lender is there still; a
  * question that comes again is answered as before. One that is silent for longer than WANT_FIRST is asked again after the others: it may be stopped.
- * After WANT_PATIENCE the asker goes on without. Any user can take a name that looks like a lender's of this one: that one is not waited for.
+ * After its patience the asker goes on without, and this process does not ask a lender that was silent all that time for ten times as long: one
+ * stopped process must not hold up each shortage of the others. Any user can take a name that looks like a lender's of this one: that one is not
+ * waited for.
  *
  * Who asks holds no lock and no turn. So two processes may ask each other at a time: each has a thread that answers.
  *
- * LOCKING: `starting` guards the server's start.
+ * LOCKING: `starting` guards the server's start, and which lenders are silent.
  */
 #include "share/lend.h"
 
@@ -32,6 +34,7 @@
 #define WANT_MAGIC    0x746e6157u
 #define WANT_VERSION  1u
 #define WANT_PATIENCE 30000000000ull    /* ns, chosen: 60 GiB leave a card in a tenth of that */
+#define SILENT_MAX    16
 #define WANT_FIRST    1000000000ull     /* ns, chosen */
 #define LENDERS_MAX   256
 #define ANSWERS_KEPT  64
@@ -58,6 +61,12 @@ static struct {
     struct ear ear;
     char name[NAME_BYTES];          /* without the 0 in front of it */
 } server;
+
+uint64_t wants_patience = WANT_PATIENCE;
+static struct silent {
+    char     name[NAME_BYTES];
+    uint64_t until;                 /* by the clock: not asked before */
+} silent[SILENT_MAX];               /* in a ring */
 
 static socklen_t address_of(struct sockaddr_un *address, const char *name)
 {
@@ -199,6 +208,26 @@ static uint64_t ask(const char *name, struct want *want, uint64_t until, bool *i
     return gave;
 }
 
+static bool is_silent(const char *name)
+{
+    bool is_silent = false;
+    lock_take(&starting);
+    for (int i = 0; i < SILENT_MAX; i++)
+        is_silent |= silent[i].until > clock_ns() && !strcmp(silent[i].name, name);
+    lock_give(&starting);
+    return is_silent;
+}
+
+static void note_silent(const char *name)
+{
+    static uint32_t next;
+    lock_take(&starting);
+    struct silent *one = &silent[next++ % SILENT_MAX];
+    strcpy(one->name, name);
+    one->until = clock_ns() + 10 * wants_patience;
+    lock_give(&starting);
+}
+
 /*
  * Asks the other processes that lend, one after the other, until they gave so many bytes of the pool's card to the driver. The caller holds no lock
  * and no turn; no driver call is made here. *until: when the patience of the caller's call ends; 0: it begins now.
@@ -210,15 +239,18 @@ uint64_t wants_ask(cenote_pool *pool, uint64_t bytes, uint64_t *until)
     bool is_over[LENDERS_MAX] = {false};
     uint64_t gave = 0;
     uint32_t count = find_lenders(names);
-    *until = *until ? *until : clock_ns() + WANT_PATIENCE;
+    *until = *until ? *until : clock_ns() + wants_patience;
     if (!count || getrandom(&want.number, sizeof want.number, 0) != (ssize_t)sizeof want.number)
         return 0;
     memcpy(want.card, pool->config.device->uuid, sizeof want.card);
     for (uint32_t i = 0; i < 2 * count && gave < bytes; i++) {
-        uint64_t first = i < count ? clock_ns() + WANT_FIRST : *until;
+        uint64_t now = clock_ns(), first = i < count ? now + WANT_FIRST : *until;
         want.bytes = bytes - gave;
-        if (!is_over[i % count])
-            gave += ask(names[i % count], &want, first < *until ? first : *until, &is_over[i % count]);
+        if (is_over[i % count] || is_silent(names[i % count]))
+            continue;
+        gave += ask(names[i % count], &want, first < *until ? first : *until, &is_over[i % count]);
+        if (!is_over[i % count] && clock_ns() - now >= wants_patience / 2)
+            note_silent(names[i % count]);
     }
     return gave;
 }

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include "share/lend.h"
 #include "tests/api/pair.h"
 
 #include <cenote/sleep.h>
@@ -180,6 +181,40 @@ CASE(a_lender_that_is_stopped_is_asked_last)
     other_kill(&second);
     other_kill(&p.other);
     scene_close(&p.scene);
+}
+
+static int letters_at(int ear)
+{
+    char letter[256];
+    int count = 0;
+    while (recv(ear, letter, sizeof letter, MSG_DONTWAIT) > 0)
+        count++;
+    return count;
+}
+
+/* A lender that never answers, as one that is stopped, is waited for once, and not at each shortage. */
+CASE(a_silent_lender_holds_up_one_shortage)
+{
+    struct scene scene;
+    struct sockaddr_un name = {.sun_family = AF_UNIX};
+    void *block;
+    CUdeviceptr beside;
+    scene_open(&scene, 4 * UNIT);
+    DONE(cuMemAlloc(&beside, 3 * UNIT)); /* not the pool's */
+    uint64_t patience = wants_patience;
+    wants_patience = 2000 * MSEC;
+    int length = snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "cenote-lend-%u-silent%d", (unsigned)getuid(), (int)getpid());
+    int ear = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    REQUIRE(ear >= 0 && !bind(ear, (struct sockaddr *)&name, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length)));
+    EXPECT_EQ(cenote_alloc(scene.pool, 2 * UNIT, scene.stream[A], &block), CENOTE_OUT_OF_MEMORY);
+    EXPECT(letters_at(ear) > 0);
+    for (int i = 0; i < 3; i++)
+        EXPECT_EQ(cenote_alloc(scene.pool, 2 * UNIT, scene.stream[A], &block), CENOTE_OUT_OF_MEMORY);
+    EXPECT_EQ(letters_at(ear), 0);
+    EXPECT(!close(ear));
+    DONE(cuMemFree(beside));
+    wants_patience = patience;
+    scene_close(&scene);
 }
 
 /* Any process may write to the socket of a lender. */

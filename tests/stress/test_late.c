@@ -189,7 +189,7 @@ static void change_pool(struct worker *w)
     case 0: note(cenote_pool_step(w->pool)); break;
     case 1: note(cenote_pool_set_limit(w->pool, pick(w, 2) ? 0 : 40 * MIB)); break;
     case 2: note(cenote_pool_watch(w->pool, pick(w, 2) ? (uint32_t)pick(w, 64) : 0, hear, (void *)(uintptr_t)pick(w, 3))); break;
-    case 3: note(cenote_pool_on_shortage(w->pool, pick(w, 2) ? shortage : NULL, NULL)); break;
+    case 3: note(cenote_pool_on_shortage(w->pool, pick(w, 3), shortage, NULL)); break;
     case 4: note(cenote_pool_grant(w->pool, 1)); break;
     case 5: note(cenote_stream_retire(w->pool, w->stream)); break;
     case 6: note(cenote_pool_reserve(w->pool, pick(w, 8 * MIB), w->stream)); break;
