@@ -23,3 +23,8 @@ endif()
 
 # By LD_PRELOAD, beside libcenote.so (docs/preload.md). A program does not link it.
 install(TARGETS cenote_preload LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+
+# For compute-sanitizer: libcenote.so loads it.
+if(TARGET cenote_nvtx)
+    install(TARGETS cenote_nvtx LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()

@@ -22,11 +22,6 @@ list(APPEND rare_sources ${CMAKE_SOURCE_DIR}/pool/library.c ${CMAKE_SOURCE_DIR}/
     ${CMAKE_SOURCE_DIR}/pool/mapping/peer_access.c)
 set_source_files_properties(${rare_sources} PROPERTIES COMPILE_OPTIONS "$<$<CONFIG:Release>:-Os>")
 
-if(CENOTE_NVTX_INCLUDE)
-    set_source_files_properties(${CMAKE_SOURCE_DIR}/stats/report/nvtx.c PROPERTIES COMPILE_DEFINITIONS CENOTE_HAS_NVTX=1
-        INCLUDE_DIRECTORIES ${CENOTE_NVTX_INCLUDE})
-endif()
-
 add_library(cenote_objects OBJECT ${library_sources})
 target_link_libraries(cenote_objects PRIVATE cenote_flags)
 target_compile_options(cenote_objects PRIVATE -fvisibility=hidden)

@@ -44,6 +44,10 @@ install(TARGETS cenote_records_module DESTINATION cenote/lib ${package_options})
 install(FILES traces/torch/lstm.csv.gz traces/torch/resnet50_amp.csv.gz DESTINATION cenote/traces ${package_options}) # replay/card_trial.py plays them
 add_dependencies(cenote_python cenote_preload)
 install(TARGETS cenote_pluggable cenote_preload DESTINATION cenote/lib ${package_options})
+if(TARGET cenote_nvtx)
+    add_dependencies(cenote_python cenote_nvtx)
+    install(TARGETS cenote_nvtx DESTINATION cenote/lib ${package_options})
+endif()
 install(DIRECTORY plugins/torch plugins/values plugins/names DESTINATION cenote/plugins ${package_options} FILES_MATCHING PATTERN *.h PATTERN *.cpp
     PATTERN *.def PATTERN adapter.so) # compiled ahead: tools/wheel/build.py
 install(FILES python/cenote.pth python/cenote.start python/cenote_start.py DESTINATION . ${package_options})

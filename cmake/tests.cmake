@@ -111,3 +111,12 @@ add_library(processes-guest MODULE ${CMAKE_SOURCE_DIR}/tests/processes/guest/gue
 target_link_libraries(processes-guest PRIVATE cenote_flags)
 set_target_properties(processes-guest PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 add_dependencies(test-processes-exit processes-guest)
+
+# A tool as NVIDIA's, which NVTX loads.
+if(TARGET cenote_nvtx)
+    add_library(test-nvtx-tool SHARED ${CMAKE_SOURCE_DIR}/tests/api/nvtx/tool.c)
+    target_include_directories(test-nvtx-tool SYSTEM PRIVATE ${CENOTE_NVTX_INCLUDE})
+    target_link_libraries(test-nvtx-tool PRIVATE cenote_flags ${CMAKE_DL_LIBS})
+    add_dependencies(test-api-sanitize test-nvtx-tool cenote_nvtx)
+    target_compile_definitions(test-api-sanitize PRIVATE NVTX_TOOL="$<TARGET_FILE:test-nvtx-tool>" NVTX_LIBRARY="$<TARGET_FILE:cenote_nvtx>")
+endif()

@@ -12,7 +12,7 @@
 struct report {
     uint64_t       driver_calls_before, driver_ns_before;  /* of the process, when the totals were reset */
     char           user[32];        /* what takes memory from it, for explanations; "": not known */
-    struct nvtx   *nvtx;            /* option sanitize; NULL: off */
+    void          *nvtx;            /* of libcenote_nvtx.so, option sanitize; NULL: off */
 };
 
 struct report_sums {                /* over all regions */

@@ -94,7 +94,7 @@ def test_the_wheel_holds_the_package_the_library_and_the_simulated_gpu(wheel):
     assert {"cenote/__init__.py", "cenote/py.typed", "cenote/view/page.html", "cenote/view/page.css", "cenote/view/state.js",
             "cenote/built.py", "cenote/include/cenote/cenote.h",
             "cenote/lib/libcenote.so.0", "cenote/lib/libcenote.so", "cenote/lib/libcenote_pluggable.so", "cenote/lib/libcenote_records.so",
-            "cenote/lib/libcenote_preload.so",
+            "cenote/lib/libcenote_preload.so", "cenote/lib/libcenote_nvtx.so",
             "cenote/plugins/torch/adapter.cpp", "cenote/torch/seams.def", "cenote.pth", "cenote.start", "cenote_start.py",
             "cenote/bin/cenote-qualify", "cenote/traces/lstm.csv.gz",
             "cenote/sim/libcenote_sim.so", "cenote/sim/libcuda.so.1", "cenote/sim/libcudart.so.13", "cenote/sim/libcudnn.so.9"} <= names
