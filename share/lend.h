@@ -9,6 +9,24 @@
 
 #define LEND_CARD_BYTES 16 /* of a card's name: its UUID */
 
+/* Letters of an asker and of a lender. */
+#define WANT_MAGIC   0x746e6157u
+#define WANT_VERSION 1u
+
+struct want {
+    uint64_t key_back;              /* for the answer */
+    uint32_t magic, version;
+    uint64_t number;                /* of this want: the same when it is asked again */
+    uint64_t bytes;
+    unsigned char card[LEND_CARD_BYTES];
+};
+
+struct answer {
+    uint64_t key;                   /* the asker's */
+    uint64_t number;                /* of the want */
+    uint64_t gave;                  /* bytes that went to the driver for it */
+};
+
 /* --- share/lend.c */
 void lend_pool_ends(const cenote_pool *pool);
 

@@ -31,28 +31,12 @@
 #include "share/letters.h"
 #include "share/share.h"
 
-#define WANT_MAGIC    0x746e6157u
-#define WANT_VERSION  1u
 #define WANT_PATIENCE 30000000000ull    /* ns, chosen: 60 GiB leave a card in a tenth of that */
 #define SILENT_MAX    16
 #define WANT_FIRST    1000000000ull     /* ns, chosen */
 #define LENDERS_MAX   256
 #define ANSWERS_KEPT  64
 #define NAME_BYTES    80
-
-struct want {
-    uint64_t key_back;              /* for the answer */
-    uint32_t magic, version;
-    uint64_t number;                /* of this want: the same when it is asked again */
-    uint64_t bytes;
-    unsigned char card[LEND_CARD_BYTES];
-};
-
-struct answer {
-    uint64_t key;                   /* the asker's */
-    uint64_t number;                /* of the want */
-    uint64_t gave;                  /* bytes that went to the driver for it */
-};
 
 static LOCK_OF_PROCESS struct lock starting = LOCK_INITIALIZER(LOCK_SHARE);
 static struct {
@@ -98,6 +82,13 @@ static const struct answer *answer_to(const struct want *want)
     return answer;
 }
 
+/* False: the asker has gone, or asks no more. */
+static bool send_back(int with, const struct letter *to, const void *data, size_t bytes)
+{
+    return sendto(with, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT, (const struct sockaddr *)&to->from, to->from_size) >= 0 ||
+           errno != ECONNREFUSED;
+}
+
 /* A program that closes all descriptors closes ours: then the thread ends at the next letter, and nobody finds the name any more. */
 static void *serve(void *unused)
 {
@@ -106,9 +97,11 @@ static void *serve(void *unused)
         struct letter letter = letters_receive(server.ear.number, &want, sizeof want, 0);
         if (letter.length != (ssize_t)sizeof want || !letter.trusted || want.magic != WANT_MAGIC || want.version != WANT_VERSION)
             continue;
-        const struct answer *answer = answer_to(&want);
         int s = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0), with = s < 0 && letters_is_there(&server.ear) ? server.ear.number : s;
-        sendto(with, answer, sizeof *answer, MSG_NOSIGNAL | MSG_DONTWAIT, (struct sockaddr *)&letter.from, letter.from_size);
+        if (send_back(with, &letter, NULL, 0)) { /* the asker waits still: it did not while this process was stopped */
+            const struct answer *answer = answer_to(&want);
+            send_back(with, &letter, answer, sizeof *answer);
+        }
         if (s >= 0)
             close(s);
     }

@@ -7,6 +7,7 @@
 #include <sys/un.h>
 
 #include "share/lend.h"
+#include "share/letters.h"
 #include "tests/api/pair.h"
 
 #include <cenote/sleep.h>
@@ -217,6 +218,48 @@ CASE(a_silent_lender_holds_up_one_shortage)
     scene_close(&scene);
 }
 
+/* The lender was stopped while somebody asked, who has given up since: nothing is given to nobody. */
+CASE(who_has_given_up_gets_nothing)
+{
+    struct pair p;
+    struct sockaddr_un lender = {.sun_family = AF_UNIX};
+    struct want want = {.magic = WANT_MAGIC, .version = WANT_VERSION, .bytes = UNIT};
+    const uint64_t ours = (uint64_t)getpid() << 32 | 1u << 31;
+    struct answer answer = {0};
+    char line[512];
+    CUuuid card;
+    open_lenders(&p);
+    DONE(cuDeviceGetUuid(&card, 0));
+    memcpy(want.card, &card, sizeof card);
+    other_own(&p.other, UNIT, 7);
+    EXPECT_EQ(ask_other(&p.other, (struct order){.op = LEND}, NULL), 0);
+    EXPECT(!kill(p.other.process, SIGSTOP));
+    int gone = letters_socket(77), waits = letters_socket(78), sent = 0;
+    FILE *file = fopen("/proc/net/unix", "re"); /* all that lend: the one on this card is p.other */
+    while (file && fgets(line, sizeof line, file)) {
+        char *name = strstr(line, "@cenote-lend-");
+        if (!name)
+            continue;
+        name[strcspn(name, "\n")] = 0;
+        strcpy(lender.sun_path + 1, name + 1);
+        socklen_t bytes = (socklen_t)(sizeof lender.sun_family + strlen(name));
+        want.number = ours | 1, want.key_back = 77, want.bytes = UNIT;
+        sent += sendto(gone, &want, sizeof want, MSG_DONTWAIT, (struct sockaddr *)&lender, bytes) > 0;
+        want.number = ours | 2, want.key_back = 78, want.bytes = 0;
+        sent += sendto(waits, &want, sizeof want, MSG_DONTWAIT, (struct sockaddr *)&lender, bytes) > 0;
+    }
+    EXPECT(file && !fclose(file) && !close(gone) && sent >= 2);
+    EXPECT(!kill(p.other.process, SIGCONT));
+    for (int heard = 0; heard < sent / 2;) { /* each has come to the second letter, and so is behind the first */
+        struct letter letter = letters_receive(waits, &answer, sizeof answer, 0);
+        heard += letter.length == (ssize_t)sizeof answer && answer.number == (ours | 2);
+    }
+    EXPECT_EQ(other_asleep(&p.other), 0);
+    EXPECT(!close(waits));
+    other_kill(&p.other);
+    scene_close(&p.scene);
+}
+
 /* Any process may write to the socket of a lender. */
 CASE(letters_that_make_no_sense)
 {
@@ -315,13 +358,6 @@ CASE(mistakes_are_said_and_loans_end_with_their_pool)
 
 /* ------------------------------------------------------------------------------------------------------------- an asker that is made up */
 
-struct want {                   /* as in share/wants.c */
-    uint64_t key_back;
-    uint32_t magic, version;
-    uint64_t number, bytes;
-    CUuuid   card;
-};
-
 struct asker {
     int                socket;
     int                number;  /* of the lender's socket */
@@ -335,8 +371,8 @@ static void open_asker(struct asker *a)
 {
     const struct timeval most = {.tv_sec = patience(OTHER_PATIENCE)};
     const struct sockaddr_un any = {.sun_family = AF_UNIX};
-    *a = (struct asker){.lender = {.sun_family = AF_UNIX}, .want = {.magic = 0x746e6157u, .version = 1}};
-    DONE(cuDeviceGetUuid(&a->want.card, 0));
+    *a = (struct asker){.lender = {.sun_family = AF_UNIX}, .want = {.magic = WANT_MAGIC, .version = WANT_VERSION}};
+    DONE(cuDeviceGetUuid((CUuuid *)a->want.card, 0));
     a->socket = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     REQUIRE(!bind(a->socket, (const struct sockaddr *)&any, sizeof any.sun_family));
     setsockopt(a->socket, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
@@ -350,21 +386,26 @@ static void open_asker(struct asker *a)
 
 static void send_want(struct asker *a, uint64_t number, uint64_t bytes)
 {
-    a->want.key_back = a->want.number = number;
+    a->want.key_back = a->want.number = (uint64_t)getpid() << 32 | number; /* other tests may ask this process, too */
     a->want.bytes = bytes;
     EXPECT_EQ(sendto(a->socket, &a->want, sizeof a->want, 0, (struct sockaddr *)&a->lender, a->lender_bytes), (ssize_t)sizeof a->want);
 }
 
 static uint64_t answer_to(struct asker *a)
 {
-    uint64_t answer[3] = {0};
-    EXPECT_EQ(recv(a->socket, answer, sizeof answer, 0), (ssize_t)sizeof answer);
-    return answer[2];
+    struct answer answer = {0};
+    ssize_t length;
+    while (!(length = recv(a->socket, &answer, sizeof answer, 0))) /* the lender has looked whether somebody waits */
+        continue;
+    EXPECT_EQ(length, (ssize_t)sizeof answer);
+    return answer.gave;
 }
 
+/* On a card with a number of its own: other tests that are short of memory ask for theirs. */
 static void open_alone(struct scene *scene, uint32_t abort)
 {
-    struct sim_shape shape = scene_card(GIB);
+    struct sim_shape shape = shared_card();
+    shape.capacity = GIB;
     cenote_options options = scene_options();
     options.abort = abort;
     scene_open_with(scene, &shape, &options);
