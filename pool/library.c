@@ -321,8 +321,10 @@ static int may_be_destroyed(cenote_pool *pool)
             CENOTE_BUSY, 0,
             "another thread is allocating, freeing, or naming a stream: destroy the pool when that is done");
     if (pool->account.stats.blocks.current && !was_reset)
-        return error_set(CENOTE_BUSY, 0, "%llu blocks (%llu bytes) are still live: free them first",
+        return error_set(CENOTE_BUSY, 0,
+                         "%llu block%s still live, %llu bytes: free what cenote_pool_pieces lists first",
                          (unsigned long long)pool->account.stats.blocks.current,
+                         pool->account.stats.blocks.current == 1 ? " is" : "s are",
                          (unsigned long long)pool->account.stats.requested.current);
     for (uint32_t g = 1; g < pool->groups.table.used; g++)
         if (group_of(pool, g)->number && !group_of(pool, g)->destroyed)

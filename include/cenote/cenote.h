@@ -31,13 +31,15 @@
  *              per-thread default stream of the calling thread.
  *   Scope      Of the process: the default pools, the phase, the function of cenote_on_moment, the names of tags and sites. Of a thread: the
  *              message and the driver's result of its last failing call, and the tags it has pushed. All else is of one pool or one group.
- *   Callbacks  Functions of the program that cenote calls may call cenote: the shortage function, take and give of a cenote_source, the
+ *   Callbacks  Functions of the program that cenote calls may call cenote: shortage functions, take and give of a cenote_source, the
  *              moment function. A watch function and a clock must not: calls on pools, groups and blocks are CENOTE_INVALID there.
  *   Ends       A child after fork() owns none of its parent's memory: its calls on pools, groups and blocks are CENOTE_FORKED and change
  *              nothing. Once the process exits, frees succeed and counters answer; a call that needs memory or the driver is CENOTE_EXITING.
  *   Captures   A capture that was not announced may be invalidated, unless a pool has the option announced:0: then none ever is, in any mode. An
  *              announced one (cenote_capture_begin) draws its memory from a group or takes none; until its end nothing is unmapped or given back to
  *              the driver, and no call waits for the device; what cannot be done then is CENOTE_BUSY or CENOTE_CAPTURE, or is put off.
+ *              What is allocated within a capture that was not announced is memory like any other, also with announced:0: a replay uses it
+ *              whatever lies there by then. So its blocks have to live as long as the graph.
  *   Sizes      A program runs with libraries that are newer or older than its header. The last argument of a function that takes or fills a
  *              struct is the size that the program's header gives that struct, in an array one element. A macro of the same name adds it:
  *              programs write cenote_find(address, &block). Where no macro does, the caller adds it: through a pointer to the function, or
@@ -112,7 +114,8 @@ typedef struct cenote_available {
 /*
  * For programs that decide by it what to begin: cheap enough for each step. It is one question to the driver, which no capture forbids, and a look at
  * the pages that may be free; nothing is waited for. It is no promise: others take memory meanwhile, a block needs addresses that hang together, and
- * what lies free beside blocks on their pages does not count.
+ * what lies free beside blocks on their pages does not count. What was freed on a stream that is at work is `free_later`, although that stream
+ * itself may have it now.
  */
 CENOTE_API int cenote_pool_available(cenote_pool *pool, cenote_available *available, size_t size);
 #define cenote_pool_available(...) cenote_pool_available(__VA_ARGS__, sizeof(cenote_available))
@@ -174,8 +177,8 @@ CENOTE_API int cenote_pool_trim(cenote_pool *pool, uint64_t keep_bytes, unsigned
 
 /*
  * Called, with no lock held, when memory runs out and before the allocation fails: the program may free blocks of its own. Nonzero
- * means it did, and the search starts again; up to eight times for one allocation, so what is freed should be about `bytes` or more. What it
- * allocates itself does without it.
+ * means it did, and the search starts again; a function is called up to eight times for one allocation, and then the one behind it, so what is freed
+ * should be about `bytes` or more. What it allocates itself does without it. It must not free a block that grows (cenote_extend).
  */
 typedef int (*cenote_shortage_fn)(cenote_pool *pool, size_t bytes, void *arg);
 
@@ -311,8 +314,8 @@ CENOTE_API int cenote_pool_grant(cenote_pool *pool, int device);
 
 /* What a watch function hears of: bits. */
 enum cenote_change {
-    CENOTE_MAPPED    = 1,   /* memory lies there now; no block on it has been handed out yet */
-    CENOTE_UNMAPPING = 2,   /* it goes away from there next; nothing live lies on it */
+    CENOTE_MAPPED    = 1,   /* memory lies there now; no block on it has been handed out yet, but for those that wake (sleep.h) */
+    CENOTE_UNMAPPING = 2,   /* it goes away from there next; nothing live lies on it, but for what goes to sleep */
     CENOTE_FREED     = 4,   /* a freed block that waited for other streams is free now; its memory has not been handed out again yet */
     CENOTE_ALLOCATED = 8,   /* a block of so many bytes begins there */
     CENOTE_EXTENDED  = 16,  /* it has so many from now on */
@@ -340,7 +343,7 @@ typedef void (*cenote_watch_fn)(cenote_pool *pool, const cenote_notice *notice, 
 /*
  * The function hears of these changes from now on, with `arg`. Up to eight of them a pool; the same function and argument again hear of others.
  * 0 changes take them away, and the function does not run any more when that returns. A program that begins late asks cenote_pool_pieces
- * (report.h) afterwards for what is there.
+ * (report.h) afterwards for what is there; of a block that ended meanwhile it may hear first, and find it among the pieces then.
  */
 CENOTE_API int cenote_pool_watch(cenote_pool *pool, uint32_t changes, cenote_watch_fn function, void *arg);
 
@@ -383,12 +386,13 @@ CENOTE_API int cenote_alloc_with(cenote_pool *pool, const cenote_request *reques
  * A live block has so many bytes from now on, at the address it has, and what was in it stays: it grows into what lies behind it, if that is free, or
  * are addresses without memory, to which pages come. What is new is, like what cenote_alloc gives, for use on the stream of the block, which has to
  * live; other streams are ordered behind this call. Under shortage the call does what cenote_alloc does.
- * CENOTE_BUSY, and the block is as it was: another block lies behind it, its region or segment ends, the device or another stream is at work with
- * what lies there, or a page of the block or there sleeps (sleep.h), or the block was exported. Then a new block and a copy are the way. Blocks of up
- * to 8 KiB have neighbours mostly; in a group of its own a block has none. A block with memory of its own (CENOTE_GROUP_WHOLE, provider guard) grows
- * by whole pages with the first, and not beyond its rounded size with the other.
+ * CENOTE_BUSY, and the block is as it was: another block lies behind it, its segment ends, or its region, which has an eighth of the device's memory
+ * or more; the device or another stream is at work with what lies there, or a page of the block or there sleeps (sleep.h), or the block was
+ * exported. Then a new block and a copy are the way. Blocks of up to 8 KiB have neighbours mostly; in a group of its own a block has none. A block
+ * with memory of its own (CENOTE_GROUP_WHOLE, provider guard) grows by whole pages with the first, and not beyond its rounded size with the other.
  * CENOTE_CAPTURE: a capture is open on its stream, and the block is of no private group. CENOTE_INVALID: it is as long or longer already, or its
- * stream was retired, or its group destroyed.
+ * stream was retired, or its group destroyed. CENOTE_DOUBLE_FREE, or CENOTE_NOT_OURS: the block was freed, perhaps by a shortage function
+ * meanwhile.
  */
 CENOTE_API int cenote_extend(void *block, size_t bytes);
 
@@ -453,11 +457,11 @@ CENOTE_API int cenote_stream_set_immortal(cenote_pool *pool, cenote_stream strea
 /* --------------------------------------------------------------------------------------------------------- giving memory back */
 
 /*
- * Pages ahead: what is allocated on the stream next, blocks of up to so many bytes together, needs no call of the driver that makes or maps memory,
- * as far as it lies without gaps. For blocks below 1 MiB there is a 32nd more. The pages are free ones like others: trims, decay_ms, streams and
- * pools that are short take those that are not used, as if a block had been freed there now. No block is made, and no counter of blocks changes.
- * Nothing is waited for, and no function of the program called: CENOTE_OUT_OF_MEMORY if the driver and free pages have not so much; then nothing is
- * held for it. CENOTE_NOT_SUPPORTED with provider guard, where each block has memory of its own.
+ * Pages ahead: what is allocated on the stream next, outside of groups, blocks of up to so many bytes together, needs no call of the driver that
+ * makes or maps memory, as far as it lies without gaps. For blocks below 1 MiB there is a 32nd more. The pages are free ones like others: trims,
+ * decay_ms, streams and pools that are short take those that are not used, as if a block had been freed there now. No block is made, and no
+ * counter of blocks changes. Nothing is waited for, and no function of the program called: CENOTE_OUT_OF_MEMORY if the driver and free pages have
+ * not so much; then nothing is held for it. CENOTE_NOT_SUPPORTED with provider guard, where each block has memory of its own.
  */
 CENOTE_API int cenote_pool_reserve(cenote_pool *pool, uint64_t bytes, cenote_stream stream);
 

@@ -36,7 +36,8 @@ typedef struct cenote_sleep {
     uint64_t           pages;     /* the call sets it, and what follows: bytes of memory that went to the driver, or came back from it */
     uint64_t           kept;      /* bytes of contents that were copied */
     uint64_t           discarded; /* bytes of blocks whose contents were not, of pauses alone */
-    uint64_t           awake;     /* bytes of pages that stay although a named block lies there, of pauses alone: the page is pinned or was
+    uint64_t           awake;     /* bytes of pages that stay although a named block lies there (what has no pages, of cuMemAlloc, stays and is
+                                     not counted), of pauses alone: the page is pinned or was
                                      exported, a block lies there that was not named, or one that waits for a stream, or the device may still use
                                      what was freed there (announced:0) */
     uint64_t           ns;        /* how long the call took, by the clock of the pool */

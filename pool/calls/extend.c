@@ -89,6 +89,17 @@ static int extended(cenote_pool *pool, void *block, uint64_t bytes, CUstream str
     return error;
 }
 
+/* A shortage function, or another thread, may have freed it meanwhile. */
+static int live_or(void *block, int error)
+{
+    struct block_ref w = {0};
+    cenote_pool *pool = error ? locate_lock(block, &w) : NULL;
+    enum lookup found = pool ? locate_at(pool, (uint64_t)(uintptr_t)block, &w) : error ? FOUND_NOTHING : FOUND_LIVE;
+    if (pool)
+        lock_give(&pool->lock);
+    return found == FOUND_LIVE ? error : locate_misuse(found, block, &w, 0);
+}
+
 int cenote_extend(void *block, size_t bytes)
 {
     struct block_ref w = {0};
@@ -106,7 +117,7 @@ int cenote_extend(void *block, size_t bytes)
     int error = lost ? CENOTE_OK : check(pool, &w, bytes);
     bool fits = bytes <= w.size, may_grow = !w.slab && bytes <= BYTES_MAX;
     if (!lost && !error && !fits && may_grow && !(error = pool_process_usable()))
-        return extended(pool, block, bytes, stream, extend(pool, &w, bytes));
+        return extended(pool, block, bytes, stream, live_or(block, extend(pool, &w, bytes)));
     if (!lost && !error && fits)
         place_resize(pool, &w, bytes);
     lock_give(&pool->lock);

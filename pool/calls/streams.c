@@ -124,7 +124,11 @@ int stream_key(cenote_pool *pool, CUstream stream, uint64_t *key)
     } else {
         result = result ? result : t->cuStreamGetId(stream, &id);
         if (result && result != CUDA_ERROR_INVALID_HANDLE && result != CUDA_ERROR_INVALID_VALUE)
-            return pool_driver_error_of_any(pool, result, "asking which stream it is");
+            return result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ?
+                       error_set(CENOTE_CAPTURE, result,
+                                 "a capture that was not announced is open, and the driver does not say which stream "
+                                 "this is: announce captures (cenote_capture_begin), or declare the stream immortal") :
+                       pool_driver_error_of_any(pool, result, "asking which stream it is");
         if (result)
             return no_stream(pool, stream, result);
         *key = id & (KEY_LEGACY - 1);

@@ -22,6 +22,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#define CALLS_MAX 8         /* chosen: of one function, for one allocation */
+
 struct asking {
     uint64_t number;            /* of the call, in the order they began */
     struct asked asked;         /* what is called */
@@ -71,11 +73,20 @@ static void end_call(cenote_pool *pool, const struct asking *mine)
     futex(pool, FUTEX_WAKE_PRIVATE, INT_MAX);
 }
 
+/* A program may say every time that it freed something: then it is the next function's turn. */
+static void note_freed(struct asks *asks, const struct asked *by)
+{
+    asks->calls = asks->last.set == by->set ? asks->calls + 1 : 1;
+    asks->last = *by;
+    if (asks->calls == CALLS_MAX)
+        asks->done = *by;
+}
+
 /* True: the program says that it freed something. What its functions allocate themselves does without them. */
-bool ask_to_free(cenote_pool *pool, uint64_t bytes)
+bool ask_to_free(cenote_pool *pool, uint64_t bytes, struct asks *asks)
 {
     struct callback inside;
-    struct asking mine = {0};
+    struct asking mine = {.asked = asks->done};
     bool freed = false;
     if (callback_runs(pool))
         return false;
@@ -85,6 +96,8 @@ bool ask_to_free(cenote_pool *pool, uint64_t bytes)
         callback_end();
         end_call(pool, &mine);
     }
+    if (freed)
+        note_freed(asks, &mine.asked);
     return freed;
 }
 

@@ -7,6 +7,7 @@
 #ifndef CENOTE_POOL_SHORTAGE_ATTEMPT_H
 #define CENOTE_POOL_SHORTAGE_ATTEMPT_H
 
+#include "pool/shortage/ask.h"
 #include "pool/shortage/siblings.h"
 
 #define ROUNDS_MAX      256        /* for one allocation: other threads may take for
@@ -21,7 +22,7 @@ struct climb {
     const struct request *request;
     enum rung             rung;     /* never goes down */
     bool                  repeats;  /* the work of the rung is to be done once more before the next one */
-    int                   callbacks;
+    struct asks           asks;
     tick                  limit;    /* RUNG_WAIT: what is freed later is waited for in another round */
     CUresult              no_order; /* what the driver said when the stream was to
                                        wait for others; then the host waits */

@@ -42,7 +42,7 @@
 #include "pool/shortage/sums.h"
 #include "stats/account/count.h"
 
-#define CALLBACKS_MAX   8          /* for one allocation: a program may say every time that it freed something */
+#define WANTS_MAX       8          /* chosen: questions to the processes that lend, for one allocation */
 
 /* -------------------------------------------------------------------------------------------------------- the rungs */
 
@@ -130,7 +130,7 @@ static bool ask_others(struct climb *c)
 {
     cenote_pool *pool = c->pool;
     turn_leave(pool);
-    bool freed = c->callbacks++ < CALLBACKS_MAX && ask_to_free(pool, c->request->bytes), came = false;
+    bool freed = ask_to_free(pool, c->request->bytes, &c->asks), came = false;
     if ((c->driver = turn_resume(pool)))
         return false;
     turn_pause(pool);
@@ -270,7 +270,7 @@ static bool ask_lenders(struct climb *c)
     lock_take(&pool->lock);
     uint64_t allowance = provider_allowance(pool), missing = sums_missing(pool, c->arena, c->request->bytes) + page;
     lock_give(&pool->lock);
-    if (c->driver || missing > allowance || c->lenders++ >= CALLBACKS_MAX)
+    if (c->driver || missing > allowance || c->lenders++ >= WANTS_MAX)
         return false;
     turn_leave(pool);
     uint64_t gave = pool->config.hooks->want(pool, missing > room ? missing - room : page, &c->patience);
@@ -386,7 +386,9 @@ static int climb(struct climb *c)
 int shortage_refuse_now(const struct request *q)
 {
     return error_set(CENOTE_OUT_OF_MEMORY | ERROR_ANSWER, 0,
-                     "%llu bytes cannot be had without a wait", (unsigned long long)q->bytes);
+                     "%llu bytes are not free now within the limit, and the call does not wait: free some, or allocate "
+                     "without CENOTE_NO_WAIT",
+                     (unsigned long long)q->bytes);
 }
 
 /* The pool has served a request, and may have grown. LOCKING: the turn. */

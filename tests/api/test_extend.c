@@ -324,4 +324,32 @@ CASE(memory_is_short)
     scene_close(&scene);
 }
 
+static int evict_the_growing_one(cenote_pool *pool, size_t bytes, void *arg)
+{
+    struct held *cache = arg;
+    (void)pool, (void)bytes;
+    if (!cache->at)
+        return 0;
+    held_give(cache);
+    cache->at = NULL;
+    return 1;
+}
+
+/* The program evicts the youngest, which is the one that grows: it hears that, and must not copy from it. */
+CASE(the_program_frees_the_block_itself)
+{
+    struct scene scene;
+    struct held cache, beside;
+    scene_open(&scene, 64 * MIB);
+    EXPECT(held_take(&cache, scene.pool, 40 * MIB, scene.stream[A]));
+    EXPECT(held_take(&beside, scene.pool, 20 * MIB, scene.stream[B]));
+    void *at = cache.at;
+    DONE(cenote_pool_on_shortage(scene.pool, 1, evict_the_growing_one, &cache));
+    EXPECT_EQ(cenote_extend(at, 60 * MIB), CENOTE_DOUBLE_FREE);
+    DONE(cenote_pool_on_shortage(scene.pool, 0, evict_the_growing_one, &cache));
+    judge(&scene);
+    held_give(&beside);
+    scene_close(&scene);
+}
+
 SCENES_MAIN("blocks that grow")

@@ -57,7 +57,7 @@ CASE(what_is_in_flight_is_not_waited_for)
     uint64_t now = sim_now();
     for (int i = 0; i < 3; i++)
         EXPECT_EQ(ask_now(scene.pool, NULL, 40 * MIB, scene.stream[i], &block), CENOTE_OUT_OF_MEMORY);
-    EXPECT(strstr(cenote_message(), "without a wait"));
+    EXPECT(strstr(cenote_message(), "the call does not wait"));
     EXPECT_EQ(sim_now(), now);
     EXPECT_EQ(calls, 0);
     cenote_stats stats = scene_stats(scene.pool);

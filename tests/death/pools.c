@@ -53,7 +53,7 @@ MISUSE(imported_for_a_destroyed_pool, CENOTE_INVALID, "the pool was destroyed")
     return error;
 }
 
-MISUSE(destroyed_with_live_blocks, CENOTE_BUSY, "still live: free them first")
+MISUSE(destroyed_with_live_blocks, CENOTE_BUSY, "still live, 3146328 bytes: free what cenote_pool_pieces lists first")
 {
     return cenote_pool_destroy(s->scene.pool);
 }

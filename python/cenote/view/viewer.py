@@ -22,9 +22,9 @@ from cenote.view.trace import TraceReader
 USAGE = """cenote view [-o NAME.html | -o NAME.png] FILE...
        cenote view --at peak|end|STEP [--top N] [--by NAME,...] [--json] FILE..."""
 ABOUT = """Shows what a program used memory for: as an interactive page, in one file that needs no network, or as a PNG. A FILE is a recorded
-trace (CENOTE_TRACE=x.csv.gz, cenote.save_trace), a snapshot of a pool (cenote.snapshot("x.json")) or a memory snapshot of PyTorch
-(torch.cuda.memory._dump_snapshot("x.pickle")); a log of RMM; Kineto's JSON with memory events; with --at also a page (cenote run --report x.html) or the JSON
-of `cenote dry-run --json`. The first bytes of a FILE tell its kind; its name does not matter."""
+trace (CENOTE_TRACE=x.csv.gz, cenote.save_trace), a snapshot of a pool (cenote.snapshot("x.json")), a memory snapshot of PyTorch
+(torch.cuda.memory._dump_snapshot("x.pickle")), a log of RMM, or JSON of Kineto with memory events; with --at also a page (cenote run --report
+x.html) or the JSON of `cenote dry-run --json`. The first bytes of a FILE tell its kind; its name does not matter."""
 MORE = """examples:
   cenote run --sim 80GiB --allocator cenote --trace train.csv.gz train.py
   cenote view train.csv.gz                            writes train.html
