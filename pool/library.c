@@ -23,6 +23,7 @@
 #include "pool/life/pool.h"
 #include "pool/life/pools.h"
 #include "pool/life/turn.h"
+#include "pool/life/watch.h"
 #include "pool/mapping/trim.h"
 #include "pool/provider/provider.h"
 #include "pool/shortage/wait.h"
@@ -518,6 +519,7 @@ int cenote_pool_destroy(cenote_pool *pool)
     }
     board_close(pool);
     record_close(pool);
+    watch_end(pool);
     nvtx_close(pool);
     sleepers_pool_ends(pool);
     lend_pool_ends(pool);

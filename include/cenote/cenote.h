@@ -507,7 +507,8 @@ CENOTE_API int cenote_group_destroy(cenote_group *group);
 
 /*
  * All live blocks of the group are freed, each as by cenote_free, in the order of its own stream and of those named by cenote_use. The group stays.
- * Blocks that were lent to callers of no group (LEND) stay live. A block that another thread allocates or frees meanwhile may be freed or not.
+ * Blocks that were lent to callers of no group (LEND) stay live, and so do those that a call has not returned yet, or makes longer just now. A block
+ * that another thread frees meanwhile may be freed or not.
  */
 CENOTE_API int cenote_group_reset(cenote_group *group);
 

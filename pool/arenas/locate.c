@@ -69,6 +69,13 @@ enum lookup locate_at(cenote_pool *pool, uint64_t at, struct block_ref *w)
     return state == BLOCK_LIVE ? FOUND_LIVE : state == BLOCK_PENDING ? FOUND_PENDING : FOUND_FREE;
 }
 
+/* Does the address lie in memory of this pool? LOCKING: the pool's lock. */
+bool locate_in(const cenote_pool *pool, uint64_t at, struct block_ref *w)
+{
+    *w = (struct block_ref){.region = addresses_find(at)};
+    return w->region && atomic_load(&w->region->pool) == pool && at >= w->region->base && at < region_end(w->region);
+}
+
 /* Takes the lock of the region's pool, if address and region still belong to it. */
 static cenote_pool *lock_pool(struct region *r, uint64_t at)
 {

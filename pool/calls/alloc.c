@@ -17,6 +17,7 @@
 #include "pool/arenas/idle.h"
 #include "pool/arenas/locate.h"
 #include "pool/arenas/place.h"
+#include "pool/calls/give_out.h"
 #include "pool/calls/retire.h"
 #include "pool/calls/streams.h"
 #include "pool/life/pool.h"
@@ -159,10 +160,16 @@ static int serve(cenote_pool *pool, const cenote_group *group, struct request *q
     bool polls = !q->no_wait && is_poll_due(pool, a, key, stream);
     struct requester who = place_requester(pool, a);
     a->captured |= a->is_private && !who.may_unmap;
+    q->is_told = watch_hears(pool, CENOTE_ALLOCATED); /* a function that is set from now on may find the block */
+    if (__builtin_expect(a->group && (q->is_told || q->is_held), 0))
+        q->mark |= MARK_HELD;
     place_shape(pool, a, q);
     bool served = place_try(pool, a, &who, q, false, &place, at) == FIT_NOW;
-    if (!served)
+    if (!served) {
         alloc_begin_slow(pool, a);
+        q->is_told = true; /* if one is set then */
+        q->mark |= a->group ? MARK_HELD : 0;
+    }
     lock_give(&pool->lock);
     if (served && !polls)
         return CENOTE_OK;
@@ -208,8 +215,10 @@ static int allocate(cenote_pool *pool, const cenote_group *group, struct request
     error = serve(pool, group, q, stream, &at);
     if (!error)
         *block = (void *)(uintptr_t)at;
-    if (watch_hears(pool, CENOTE_ALLOCATED) && !error && !q->ahead)
+    if (watch_hears(pool, CENOTE_ALLOCATED) && q->is_told && !error && !q->ahead)
         watch_tell_block(pool, CENOTE_ALLOCATED, *block, q->bytes, stream);
+    if (__builtin_expect(q->mark & MARK_HELD && !q->is_held && !error && !q->ahead, 0))
+        give_out(pool, block, 1);
     if (__builtin_expect(atomic_load_explicit(&pool->board.wished, memory_order_relaxed) != 0, 0) && !q->no_wait)
         pool->config.hooks->wished(pool);
     return error;
@@ -242,36 +251,17 @@ static int read_request(cenote_pool **pool, const cenote_request *given, size_t 
     return CENOTE_OK;
 }
 
-static void give_back(void *const *blocks, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        (void)cenote_free(blocks[i]);
-}
-
-/* Blocks allocated a moment ago have the program's word from now on, or are given back. LOCKING: none held. */
-static int note_words(cenote_pool *pool, void *const *blocks, size_t count, uint64_t word)
-{
-    bool noted = true;
-    lock_take(&pool->lock);
-    for (size_t i = 0; i < count && noted; i++)
-        noted = words_set(&pool->words, (uint64_t)(uintptr_t)blocks[i], word);
-    lock_give(&pool->lock);
-    if (noted)
-        return CENOTE_OK;
-    give_back(blocks, count);
-    return no_books();
-}
-
 int(cenote_alloc_with)(cenote_pool *pool, const cenote_request *request, void **block, size_t size)
 {
     cenote_request r;
     struct request q;
     void *at;
     int error = read_request(&pool, request, size, &r, &q);
+    q.is_held = r.word != 0;
     if (!error)
         error = allocate(pool, r.group, &q, r.stream, block ? &at : NULL, __builtin_return_address(0));
     if (!error && at && r.word)
-        error = note_words(pool, &at, 1, r.word);
+        error = give_out_with(pool, &at, 1, r.word);
     if (!error)
         *block = at;
     return error;
@@ -298,6 +288,7 @@ static size_t serve_more(cenote_pool *pool, const cenote_group *group, struct re
     struct requester who = place_requester(pool, a);
     q.mark |= pool->steps.bits;
     a->captured |= a->is_private && !who.may_unmap;
+    q.mark |= a->group ? MARK_HELD : 0;
     place_shape(pool, a, &q);
     while (goes_on && done < count && done < MANY_IN_A_HOLD && place_reserve_books(pool, q.mark)) {
         struct request next = q;
@@ -322,6 +313,7 @@ int(cenote_alloc_many)(cenote_pool *pool, const cenote_request *request, size_t 
                          blocks ? "one address is no place for several blocks: cenote_alloc_with"
                                 : "nowhere to put the blocks: the last argument is NULL");
     size_t done = 0;
+    asked.is_held = true; /* or a reset of the group frees what is there already, and another thread takes it */
     while (done < count && !error) {
         struct request q = asked;
         error = allocate(pool, r.group, &q, r.stream, &blocks[done], caller);
@@ -329,11 +321,9 @@ int(cenote_alloc_many)(cenote_pool *pool, const cenote_request *request, size_t 
         if (!error && q.bytes)
             done += serve_more(pool, r.group, asked, r.stream, caller, blocks + done, count - done);
     }
-    if (!error && asked.bytes && r.word)
-        return note_words(pool, blocks, count, r.word);
     if (error)
-        give_back(blocks, done);
-    return error;
+        give_out_nothing(blocks, done);
+    return error || !asked.bytes ? error : give_out_with(pool, blocks, count, r.word);
 }
 
 /* Pages for so many bytes in that heap, free. LOCKING: none held. */

@@ -11,6 +11,7 @@
  */
 #include "pool/arenas/place.h"
 #include "pool/calls/alloc.h"
+#include "pool/calls/give_out.h"
 #include "pool/life/pool.h"
 #include "pool/life/watch.h"
 
@@ -82,10 +83,12 @@ static int extend(cenote_pool *pool, const struct block_ref *w, uint64_t bytes)
     return fit == FIT_NOW || error ? error : alloc_serve_slow(pool, a, &q, &at);
 }
 
-static int extended(cenote_pool *pool, void *block, uint64_t bytes, CUstream stream, int error)
+static int extended(cenote_pool *pool, void *block, uint64_t bytes, CUstream stream, bool held, int error)
 {
     if (!error && watch_hears(pool, CENOTE_EXTENDED))
         watch_tell_block(pool, CENOTE_EXTENDED, block, bytes, stream);
+    if (held)
+        give_out(pool, &block, 1);
     return error;
 }
 
@@ -116,14 +119,17 @@ int cenote_extend(void *block, size_t bytes)
     CUstream stream = w.arena->handle;
     int error = lost ? CENOTE_OK : check(pool, &w, bytes);
     bool fits = bytes <= w.size, may_grow = !w.slab && bytes <= BYTES_MAX;
+    bool held = !lost && !error && w.arena->group && (may_grow || fits);
+    if (held)
+        *w.mark |= MARK_HELD;
     if (!lost && !error && !fits && may_grow && !(error = pool_process_usable()))
-        return extended(pool, block, bytes, stream, live_or(block, extend(pool, &w, bytes)));
+        return extended(pool, block, bytes, stream, held, live_or(block, extend(pool, &w, bytes)));
     if (!lost && !error && fits)
         place_resize(pool, &w, bytes);
     lock_give(&pool->lock);
     if (lost)
         return pool_driver_error(pool, lost, "an earlier call");
     if (error || fits)
-        return extended(pool, block, bytes, stream, error);
+        return extended(pool, block, bytes, stream, held, error);
     return place_refuse(&(struct request){.extends = 1, .bytes = bytes - w.requested});
 }

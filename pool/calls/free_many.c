@@ -11,14 +11,6 @@
 #include "pool/life/pool.h"
 #include "pool/life/watch.h"
 
-/* Does the block lie in memory of this pool, whose lock is held? */
-static bool find_region(const cenote_pool *pool, const void *block, struct block_ref *w)
-{
-    uint64_t at = (uint64_t)(uintptr_t)block;
-    *w = (struct block_ref){.region = addresses_find(at)};
-    return w->region && atomic_load(&w->region->pool) == pool && at >= w->region->base && at < region_end(w->region);
-}
-
 /* As many of the blocks, from the first on, as are of one pool and of no other stream, in one hold of its lock. */
 static size_t free_some(void *const *blocks, size_t count)
 {
@@ -31,7 +23,7 @@ static size_t free_some(void *const *blocks, size_t count)
     while (goes_on && locate_at(pool, (uint64_t)(uintptr_t)blocks[done], &w) == FOUND_LIVE && !*w.uses) {
         (void)alloc_end_block(pool, &w);
         done++;
-        goes_on = done < count && done < MANY_IN_A_HOLD && find_region(pool, blocks[done], &w);
+        goes_on = done < count && done < MANY_IN_A_HOLD && locate_in(pool, (uint64_t)(uintptr_t)blocks[done], &w);
     }
     struct sleep_copy *gone = pages_take_copies(&pool->store.pages);
     lock_give(&pool->lock);

@@ -28,7 +28,7 @@ struct reset {
 static void end_at(cenote_pool *pool, struct reset *w, struct region *r, uint64_t at)
 {
     struct block_ref b = {.region = r};
-    if (locate_at(pool, at, &b) != FOUND_LIVE || *b.mark & MARK_LENT)
+    if (locate_at(pool, at, &b) != FOUND_LIVE || *b.mark & (MARK_LENT | MARK_HELD))
         return;
     w->uses = alloc_end_block(pool, &b);
     w->ended = w->is_watched ? at : 0;

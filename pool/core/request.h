@@ -22,6 +22,8 @@ struct request {
     bool     alone;                 /* the same where memory is segments: it has one to itself */
     uint64_t ahead;                 /* 0, or the tick of a request for pages alone (cenote_pool_reserve) */
     bool     no_wait;               /* CENOTE_NO_WAIT */
+    bool     is_held;               /* of a group, it stays MARK_HELD: the caller ends that */
+    bool     is_told;               /* watch functions are told of the block */
     bool     at_segment_end;        /* ends where its segment ends, in which no block has been before: provider guard */
 };
 

@@ -134,11 +134,26 @@ int watch_set(cenote_pool *pool, uint32_t changes, cenote_watch_fn function, voi
         *place = (struct watcher){function, arg, changes};
     for (int i = 0; i < WATCHERS_MAX; i++)
         all |= pool->watch.of[i].changes;
+    lock_take(&pool->lock); /* a block that is made in one hold of it is told of, or was there before */
     atomic_store_explicit(&pool->watch.changes, all, memory_order_relaxed);
+    lock_give(&pool->lock);
     lock_give(&pool->watching);
     if (!place && changes)
         return error_set(CENOTE_INVALID, 0, "%d watch functions are set: take one away first", WATCHERS_MAX);
     return CENOTE_OK;
+}
+
+/*
+ * The pool has ended. A thread that has freed the last block may still tell of it; no function runs any more when this
+ * returns. LOCKING: none.
+ */
+void watch_end(cenote_pool *pool)
+{
+    lock_take(&pool->watching);
+    atomic_store_explicit(&pool->watch.changes, 0, memory_order_relaxed);
+    for (int i = 0; i < WATCHERS_MAX; i++)
+        pool->watch.of[i].changes = 0;
+    lock_give(&pool->watching);
 }
 
 /* The turn: no mapping is half told. */

@@ -15,6 +15,7 @@ static inline bool watch_hears(const cenote_pool *pool, enum cenote_change chang
 }
 
 int  watch_set(cenote_pool *pool, uint32_t changes, cenote_watch_fn function, void *arg);
+void watch_end(cenote_pool *pool);
 void watch_tell(cenote_pool *pool, enum cenote_change change, uint64_t at, uint64_t bytes);
 void watch_tell_block(cenote_pool *pool, enum cenote_change change, void *block, uint64_t bytes, CUstream stream);
 void watch_tell_ended(cenote_pool *pool, uint64_t at, uint64_t bytes); /* LOCKING: `watching`, which it gives */

@@ -1,8 +1,8 @@
 /*
  * label.h: what a block is born with, for accounting only: its mark. See labels.c.
  *
- *      63         41   40   39      20 19  17 16   14 13     0
- *     | steps over  | lent |   site   | kind | phase |   tag  |
+ *      63         42   41     40   39      20 19  17 16   14 13     0
+ *     | steps over  | held | lent |   site   | kind | phase |   tag  |
  *
  * LOCKING: none; what a thread has pushed is its own, what all threads have in common is one atomic word.
  */
@@ -19,7 +19,8 @@
 #define MARK_KIND_AT    17
 #define MARK_SITE_AT    20
 #define MARK_LENT_AT    40
-#define MARK_BORN_AT    41
+#define MARK_HELD_AT    41
+#define MARK_BORN_AT    42
 #define MARK_SITES_MAX ((1u << (MARK_LENT_AT - MARK_SITE_AT)) - 1)
 #define MARK_STEPS_MAX ((1ull << (64 - MARK_BORN_AT)) - 1)
 
@@ -27,11 +28,12 @@
 #define MARK_PHASE  (7ull << MARK_PHASE_AT)
 #define MARK_KIND   (7ull << MARK_KIND_AT)
 #define MARK_LENT   (1ull << MARK_LENT_AT)   /* the block is of no group: this one lent the memory */
+#define MARK_HELD   (1ull << MARK_HELD_AT)   /* a call makes it, or makes it longer: a reset of its group leaves it */
 #define MARK_LABELS (MARK_TAG | MARK_PHASE | MARK_KIND)
 
 _Static_assert(CENOTE_TAGS_MAX <= MARK_TAG && CENOTE_KINDS <= 8 && CENOTE_PHASES <= 8, "labels fit their bits");
 _Static_assert(MARK_PHASE_AT == MARK_TAG_BITS && MARK_KIND_AT == MARK_PHASE_AT + 3 && MARK_SITE_AT == MARK_KIND_AT + 3 &&
-               MARK_BORN_AT == MARK_LENT_AT + 1, "no two labels share a bit");
+               MARK_HELD_AT == MARK_LENT_AT + 1 && MARK_BORN_AT == MARK_HELD_AT + 1, "no two labels share a bit");
 
 static inline uint32_t mark_tag(uint64_t mark) { return (uint32_t)(mark & MARK_TAG); }
 static inline uint32_t mark_phase(uint64_t mark) { return (uint32_t)(mark >> MARK_PHASE_AT) & 7; }

@@ -94,4 +94,51 @@ CASE(many_are_freed_like_single_ones)
     scene_close(&scene);
 }
 
+/* What a program does about a shortage: it gives up its group, and takes something of it for itself. */
+struct in_the_middle {
+    cenote_group *group;
+    CUstream      stream;
+    void         *taken;
+};
+
+static int reset_and_take(cenote_pool *pool, size_t bytes, void *arg)
+{
+    struct in_the_middle *m = arg;
+    (void)pool;
+    DONE(cenote_group_reset(m->group));
+    DONE(group_alloc(m->group, bytes, 512, m->stream, &m->taken));
+    return 1;
+}
+
+/* A group is reset while several blocks of it are asked for: those that are there already stay the call's, and no other block is freed with them. */
+CASE(a_reset_in_the_middle)
+{
+    struct scene scene;
+    struct in_the_middle m = {0};
+    cenote_block found;
+    void *before;
+    scene_open(&scene, 64 * MIB);
+    DONE(cenote_group_create(scene.pool, "some", 0, NULL, &m.group));
+    m.stream = scene.stream[A];
+    DONE(group_alloc(m.group, 4 * MIB, 512, m.stream, &before)); /* it goes, and one of MiB comes to lie there */
+    DONE(cenote_pool_on_shortage(scene.pool, 1, reset_and_take, &m));
+    cenote_request request = {.bytes = MIB, .group = m.group, .stream = m.stream, .word = 3};
+    EXPECT_EQ(cenote_alloc_many(NULL, &request, 80, many), CENOTE_OUT_OF_MEMORY);
+    DONE(cenote_find(m.taken, &found));
+    EXPECT(found.start == m.taken);
+    EXPECT_EQ(scene_stats(scene.pool).blocks.current, 1);
+    DONE(cenote_free(m.taken));
+    DONE(group_alloc(m.group, 4 * MIB, 512, m.stream, &before));
+    DONE(cenote_alloc_many(NULL, &request, 61, many)); /* with what the reset gives up */
+    for (int i = 0; i < 61; i++) {
+        DONE(cenote_find(many[i], &found));
+        EXPECT(found.start == many[i] && found.word == 3 && many[i] != m.taken);
+    }
+    DONE(cenote_group_reset(m.group));
+    EXPECT_EQ(scene_stats(scene.pool).blocks.current, 0);
+    DONE(cenote_pool_on_shortage(scene.pool, 0, reset_and_take, &m));
+    DONE(cenote_group_destroy(m.group));
+    scene_close(&scene);
+}
+
 SCENES_MAIN("many blocks in one call")

@@ -108,4 +108,37 @@ CASE(what_is_lent_stays)
     scene_close(&scene);
 }
 
+static int reset_all(cenote_pool *pool, size_t bytes, void *arg)
+{
+    (void)pool, (void)bytes;
+    DONE(cenote_group_reset(arg));
+    return 1;
+}
+
+/* Memory is short for a block of the group that grows, and a shortage function gives up all of the group: not this one. */
+CASE(what_grows_stays)
+{
+    struct scene scene;
+    cenote_group *own;
+    scene_open(&scene, 64 * MIB);
+    DONE(cenote_group_create(scene.pool, "cache", 0, NULL, &own));
+    for (int i = 0; i < 10; i++)
+        take_from(own, 4 * MIB, scene.stream[B]);
+    struct held grows = held_of(take_from(own, 10 * MIB, scene.stream[A]), 10 * MIB, scene.stream[A]);
+    DONE(cenote_pool_on_shortage(scene.pool, 1, reset_all, own));
+    DONE(cenote_extend(grows.at, 40 * MIB));
+    EXPECT_EQ(scene_stats(scene.pool).blocks.current, 1);
+    held_give(&grows);
+    take_from(own, MIB, scene.stream[A]);
+    DONE(cenote_group_reset(own)); /* what has grown is let go of */
+    EXPECT_EQ(scene_stats(scene.pool).blocks.current, 0);
+    void *again = take_from(own, MIB, scene.stream[A]);
+    DONE(cenote_extend(again, 3 * MIB));
+    DONE(cenote_group_reset(own));
+    EXPECT_EQ(scene_stats(scene.pool).blocks.current, 0);
+    DONE(cenote_pool_on_shortage(scene.pool, 0, reset_all, own));
+    DONE(cenote_group_destroy(own));
+    scene_close(&scene);
+}
+
 SCENES_MAIN("groups that are reset")

@@ -8,6 +8,7 @@
 
 #include "tests/api/scene.h"
 #include "tests/base/random.h"
+#include "tests/patience.h"
 #include "tests/requests.h"
 
 #define CHANGES (CENOTE_ALLOCATED | CENOTE_EXTENDED | CENOTE_ENDED)
@@ -222,6 +223,99 @@ CASE(the_end_is_told_of_before_the_next_beginning)
     EXPECT_EQ(t.count, 0);
     EXPECT_EQ(t.ended, THREADS * 2000);
     scene_close(&scene);
+}
+
+/* ------------------------------------------------------------------------------------------------- a group that another thread resets */
+
+static void *take_and_reset(void *arg)
+{
+    const struct worker *w = arg;
+    void *blocks[20];
+    cenote_request request = {.group = w->group, .stream = w->stream, .word = w->seed % 2};
+    for (int i = 0; i < 2000; i++) {
+        request.bytes = i % 3 ? 700 : 200 * KIB;
+        DONE(i % 10 ? cenote_alloc_with(NULL, &request, blocks) : cenote_alloc_many(NULL, &request, 20, blocks));
+        if (i % 8 == 0)
+            DONE(cenote_group_reset(w->group));
+    }
+    return NULL;
+}
+
+/* A block that a call has not given out yet is no block of the group's that a reset would free: it would end before it is told of. */
+CASE(a_reset_leaves_what_is_not_given_out_yet)
+{
+    static struct tool t;
+    struct scene scene;
+    cenote_group *group;
+    pthread_t threads[THREADS];
+    struct worker workers[THREADS];
+    scene_open(&scene, 512 * MIB);
+    DONE(cenote_group_create(scene.pool, "of all", 0, NULL, &group));
+    DONE(cenote_pool_watch(scene.pool, CHANGES, hear_slowly, &t));
+    for (int i = 0; i < THREADS; i++) {
+        workers[i] = (struct worker){scene.pool, group, scene.stream[i % 2], 5 + (uint64_t)i};
+        pthread_create(&threads[i], NULL, take_and_reset, &workers[i]);
+    }
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    DONE(cenote_group_reset(group));
+    EXPECT_EQ(t.faults, 0);
+    EXPECT_EQ(t.count, 0);
+    EXPECT_EQ(t.begun, t.ended);
+    DONE(cenote_group_destroy(group));
+    scene_close(&scene);
+}
+
+/* ------------------------------------------------------------------------------------------------------------- the end of the pool */
+
+struct ending {
+    int          ender;
+    void        *block;
+    atomic_int   is_told, pool_ended;   /* of the last block; the pool, before the function had returned */
+    atomic_bool  ended;
+};
+
+/* The other thread frees nothing and asks nothing: it waits for this one, in the end of the pool. */
+static void hear_of_the_last(cenote_pool *pool, const cenote_notice *notice, void *arg)
+{
+    struct ending *e = arg;
+    (void)pool;
+    atomic_fetch_add(&e->is_told, notice->change == CENOTE_ENDED);
+    struct wait wait = {0};
+    for (int looks = 0; looks < 5 && !atomic_load(&e->ended) && wait_on(&wait);)
+        looks = is_asleep(e->ender) ? looks + 1 : 0;
+    atomic_fetch_add(&e->pool_ended, atomic_load(&e->ended));
+}
+
+static void *free_the_last(void *arg)
+{
+    struct ending *e = arg;
+    DONE(cenote_free(e->block));
+    return NULL;
+}
+
+/* When cenote_pool_destroy has returned no watch function runs: what it was given may be gone. */
+CASE(no_function_outlives_the_pool)
+{
+    for (int round = 0; round < 5; round++) {
+        struct scene scene;
+        struct ending e = {0};
+        pthread_t thread;
+        scene_open(&scene, 64 * MIB);
+        e.ender = gettid();
+        DONE(cenote_alloc(scene.pool, 700, scene.stream[A], &e.block));
+        DONE(cenote_pool_watch(scene.pool, CENOTE_ENDED, hear_of_the_last, &e));
+        pthread_create(&thread, NULL, free_the_last, &e);
+        while (!atomic_load(&e.is_told))
+            sched_yield();
+        while (cenote_pool_destroy(scene.pool) == CENOTE_BUSY)
+            sched_yield();
+        atomic_store(&e.ended, true);
+        pthread_join(thread, NULL);
+        EXPECT_EQ(e.pool_ended, 0);
+        scene.pool = NULL;
+        scene_close(&scene);
+    }
 }
 
 /* -------------------------------------------------------------------------------------------------------------- several functions */

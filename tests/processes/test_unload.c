@@ -7,11 +7,13 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 
+#include "pool/life/life.h"
 #include "tests/processes/process.h"
 
-#define ROUNDS 60
-#define KEPT 66 /* so many pools that have ended stay for calls that come late, and a few (POOLS_KEPT) */
-#define MAPPINGS_MOST (ROUNDS * 3 / 4) /* one a round would be more. The C library comes and goes with some, and a sanitizer with up to 15 */
+#define SETTLED (POOLS_KEPT + 3) /* from then on a pool takes over the structure of another */
+#define ROUNDS (SETTLED + 60)
+/* One a round would be more. The C library comes and goes with some, and a sanitizer with up to 15. */
+#define MAPPINGS_MOST ((ROUNDS - SETTLED) * 3 / 4)
 
 static char library_path[600];
 
@@ -121,7 +123,7 @@ ENDS_WITH(before_anything_was_asked, 0)
         EXPECT(its.give(&library) != CENOTE_OK && its.message()[0]);
         dlclose(library);
         EXPECT(!is_loaded());
-        if (i == 3)
+        if (i == SETTLED)
             before = weight_now();
     }
     expect_no_more(before);
@@ -159,14 +161,14 @@ ENDS_WITH(with_its_pools_gone, 0)
     struct scene scene;
     struct weight before = {0};
     open_card(&scene);
-    for (int i = 0; i < KEPT + ROUNDS; i++) {
+    for (int i = 0; i < ROUNDS; i++) {
         void *library = load();
         cenote_pool *pool = new_pool();
         come_and_go(pool, scene.stream[A]);
         DONE(its.destroy(pool));
         dlclose(library);
         EXPECT(is_loaded());
-        if (i == KEPT)
+        if (i == SETTLED)
             before = weight_now();
     }
     expect_no_more(before);
@@ -212,7 +214,7 @@ ENDS_WITH(with_its_threads_at_work, 0)
     struct weight before = {0};
     setenv("CENOTE_CONF", "page_mib:2,announced:1,decay_ms:1,background:1", 1);
     open_card(&scene);
-    for (int i = 0; i < KEPT + ROUNDS; i++) {
+    for (int i = 0; i < ROUNDS; i++) {
         void *library = load();
         cenote_pool *pool = new_pool();
         come_and_go(pool, scene.stream[A]);
@@ -224,7 +226,7 @@ ENDS_WITH(with_its_threads_at_work, 0)
         DONE(its.give(block));
         DONE(its.destroy(pool));
         dlclose(library);
-        if (i == KEPT)
+        if (i == SETTLED)
             before = weight_now();
     }
     expect_no_more(before);
