@@ -251,6 +251,21 @@ static int read_request(cenote_pool **pool, const cenote_request *given, size_t 
     return CENOTE_OK;
 }
 
+/* What was made is not given out. */
+static int give_back(int error, void *const *blocks, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        (void)cenote_free(blocks[i]);
+    return error;
+}
+
+/* If there is no host memory for a word; another error: the pool has ended, and its blocks with it. */
+static int hand_over(cenote_pool *pool, void *const *blocks, size_t count, uint64_t word)
+{
+    int error = give_out_with(pool, blocks, count, word);
+    return error == CENOTE_OUT_OF_HOST_MEMORY ? give_back(error, blocks, count) : error;
+}
+
 int(cenote_alloc_with)(cenote_pool *pool, const cenote_request *request, void **block, size_t size)
 {
     cenote_request r;
@@ -261,7 +276,7 @@ int(cenote_alloc_with)(cenote_pool *pool, const cenote_request *request, void **
     if (!error)
         error = allocate(pool, r.group, &q, r.stream, block ? &at : NULL, __builtin_return_address(0));
     if (!error && at && r.word)
-        error = give_out_with(pool, &at, 1, r.word);
+        error = hand_over(pool, &at, 1, r.word);
     if (!error)
         *block = at;
     return error;
@@ -322,8 +337,8 @@ int(cenote_alloc_many)(cenote_pool *pool, const cenote_request *request, size_t 
             done += serve_more(pool, r.group, asked, r.stream, caller, blocks + done, count - done);
     }
     if (error)
-        give_out_nothing(blocks, done);
-    return error || !asked.bytes ? error : give_out_with(pool, blocks, count, r.word);
+        return give_back(error, blocks, done);
+    return asked.bytes ? hand_over(pool, blocks, count, r.word) : CENOTE_OK;
 }
 
 /* Pages for so many bytes in that heap, free. LOCKING: none held. */

@@ -6,7 +6,7 @@
  * may reset that meanwhile. So it is held (label.h): a reset leaves it. No other call can name it yet.
  *
  *     made, MARK_HELD ---> ALLOCATED ---> its word ---> not held; the call returns
- *                                   \---> no host memory, or another block failed: freed
+ *                                   \---> no host memory, or another block failed: freed, by alloc.c
  *
  * cenote_extend holds a block as well, from when it grows until EXTENDED is told of.
  *
@@ -56,13 +56,7 @@ void give_out(cenote_pool *pool, void *const *blocks, size_t count)
     (void)for_each(pool, blocks, count, 0, let_go, &done);
 }
 
-void give_out_nothing(void *const *blocks, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        (void)cenote_free(blocks[i]);
-}
-
-/* Each with the program's word (0: none), or all of them are freed. */
+/* Each with the program's word (0: none). CENOTE_OUT_OF_HOST_MEMORY: they are held still, and the caller frees them. */
 int give_out_with(cenote_pool *pool, void *const *blocks, size_t count, uint64_t word)
 {
     bool noted = true;
@@ -73,6 +67,5 @@ int give_out_with(cenote_pool *pool, void *const *blocks, size_t count, uint64_t
         give_out(pool, blocks, count);
         return CENOTE_OK;
     }
-    give_out_nothing(blocks, count);
     return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory left for the word of a block");
 }

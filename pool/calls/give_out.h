@@ -6,6 +6,5 @@
 
 void give_out(cenote_pool *pool, void *const *blocks, size_t count);
 int  give_out_with(cenote_pool *pool, void *const *blocks, size_t count, uint64_t word);
-void give_out_nothing(void *const *blocks, size_t count);
 
 #endif
