@@ -218,7 +218,7 @@ CASE(a_silent_lender_holds_up_one_shortage)
     scene_close(&scene);
 }
 
-/* The lender was stopped while somebody asked, who has given up since: nothing is given to nobody. */
+/* A process asks a lender that is stopped, and gives up: once the lender runs again it gives that process nothing. */
 CASE(who_has_given_up_gets_nothing)
 {
     struct pair p;

@@ -50,7 +50,7 @@ static uint64_t answer_to(struct asker *a)
 {
     struct answer answer = {0};
     ssize_t length;
-    while (!(length = recv(a->socket, &answer, sizeof answer, 0))) /* the lender has looked whether somebody waits */
+    while (!(length = recv(a->socket, &answer, sizeof answer, 0))) /* the lender has looked whether the asker waits */
         continue;
     EXPECT_EQ(length, (ssize_t)sizeof answer);
     return answer.gave;
@@ -66,7 +66,7 @@ static void open_alone(struct scene *scene, uint32_t abort)
     scene_open_with(scene, &shape, &options);
 }
 
-/* The address of a block that was freed is another's, and so is the handle of a group that has ended long ago: nobody has lent that one. */
+/* A new block has the address of one that was lent and freed, and a new group the handle of one that has ended: the loan does not name them. */
 CASE(what_has_ended_is_lent_no_more)
 {
     struct scene scene;

@@ -207,7 +207,7 @@ static void nap(struct worker *w)
     note(pick(w, 2) ? cenote_pool_pause(w->pool, &what) : cenote_pool_resume(w->pool, &what));
 }
 
-/* Nobody asks for it: it is only named. */
+/* No other process is short of memory: nothing takes the loan, and late calls meet it all the same. */
 static void lend(struct worker *w)
 {
     cenote_sleep what = {.group = pick(w, 2) ? NULL : w->group};
@@ -256,7 +256,7 @@ static void capture(struct worker *w)
     note(cenote_capture_end(group ? NULL : w->pool, group, w->stream));
 }
 
-/* All threads allocate from one group whose blocks nobody frees by name; each resets it now and then. */
+/* All threads allocate from one group. No thread frees a block of it; each thread resets the group now and then. */
 static void reset_group(struct worker *w)
 {
     void *block;
